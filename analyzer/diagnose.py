@@ -1,0 +1,273 @@
+"""Fuses findings into one diagnosis: verdict, failure type, factor with path, causes, candidates, and what was not judged.
+
+The scheme, simple and monotone on purpose (docs/diagnosis.md has an example worked by hand):
+
+1. Findings with role `root` are ordered by onset; onsets within TIE rows of the earliest count as one moment, and there
+   the family decides (process, numerics, routing, policy, optimisation), then the forward pass before the backward.
+   The first is the root; later ones are consequences. Weak findings (strength below WEAK) cannot be root beside strong ones.
+2. A type's support s = 1 - prod(1 - strength) over its findings; support findings that name the type count half.
+   Odds s / (1 - s), times CONSEQUENCE for types that follow from the root; the odds of "none of these" are NONE.
+   Probabilities are the odds over their sum. Raising one strength never lowers its type's probability.
+3. A factor's vote is 1 - prod(1 - vote * strength) over the root's and its supporting findings. A factor is claimed
+   only from CLAIM on and with a MARGIN over the next; else `none` when the votes say so, else `undetermined`.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from faultproxy.analyzer.catalogue import FACTORS, FAMILIES, FAMILY_OF
+from faultproxy.analyzer.engine import Finding, Outcome, run
+from faultproxy.analyzer.trace import Trace
+
+TIE = 1  # rows; two signals of one event may be logged a row apart
+WEAK = 0.5
+NONE = 0.2  # odds that a rule fired and no failure of the catalogue happened
+CONSEQUENCE = 0.15
+CLAIM, MARGIN = 0.45, 0.15
+#: Forward before backward: within one family and moment the earlier entry is the root.
+_FORWARD_FIRST = ("nonfinite_loss", "nonfinite_gradient", "loss_scale_collapse", "gradient_explosion")
+#: Process types that name a cause come before those that only say that it ended.
+_SPECIFIC = ("hardware_fault", "out_of_memory", "data_fault", "config_error", "resume_mismatch", "hang", "crash", "slowdown")
+#: One of these with a few usable rows is the least that can be called healthy.
+_CORE = ("loss", "grad_norm", "reward", "score", "policy_loss", "kl_ref", "entropy", "mismatch_kl", "mismatch_prob_diff", "mismatch_logp_abs", "eval_loss", "value_loss", "reward_margin", "accuracy")
+_HEALTHY_ROWS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What one trace shows. Field meanings are those of JSON v1 (DESIGN 5)."""
+
+    trace: Trace
+    outcomes: tuple[Outcome, ...]
+    verdict: str
+    failure_type: str | None
+    factor: str
+    path: tuple[str, ...]
+    confidence: float
+    factor_confidence: float
+    causes: tuple[tuple[str, float], ...]
+    candidates: tuple[tuple[str, str, float], ...]
+    evidence: tuple[Finding, ...]
+    first_bad_step: int | None = None
+    segment: int | None = None
+    rank: int | None = None
+    layer: int | None = None
+    expert: int | None = None
+    not_judged: tuple[dict[str, Any], ...] = ()
+    next_checks: tuple[dict[str, Any], ...] = ()
+    warnings: tuple[str, ...] = field(default=())
+
+    @property
+    def family(self) -> str | None:
+        """Family of the failure type; `none` when healthy, null when inconclusive."""
+        if self.failure_type is None:
+            return None
+        return FAMILY_OF.get(self.failure_type, "none")
+
+
+def diagnose(trace: Trace) -> Diagnosis:
+    """Run the catalogue over a trace and fuse what it finds."""
+    return fuse(trace, run(trace))
+
+
+def fuse(trace: Trace, outcomes: list[Outcome]) -> Diagnosis:
+    """Fuse rule outcomes; pure, so that tests and `--against` can feed their own."""
+    findings = [finding for outcome in outcomes for finding in outcome.findings]
+    roots = [f for f in findings if f.role == "root" and f.failure_type]
+    warnings = [*trace.warnings, *(f"rule {o.rule.id} failed: {o.reason}" for o in outcomes if o.status == "error")]
+    blind = _not_judged(trace)
+    if not roots:
+        return _without_failure(trace, outcomes, findings, blind, warnings)
+    ordered = sorted(roots, key=lambda f: _precedence(f, roots, trace))
+    root = ordered[0]
+    assert root.failure_type is not None
+    evidence = [_as(f, "root" if f.failure_type == root.failure_type else "consequence") for f in ordered]
+    supporting = [f for f in findings if f.role == "support" and root.failure_type in f.supports and f.segment == root.segment]
+    evidence += [_as(f, "root") for f in supporting] + [f for f in findings if f.role == "benign"]
+    probabilities = _probabilities(ordered, root, supporting)
+    about = [f for f in ordered if f.failure_type == root.failure_type] + supporting
+    factor, path, factor_confidence = _factor(about)
+    causes = _causes(about)
+    same = [f for f in ordered if f.failure_type == root.failure_type and f.segment == root.segment]
+    return Diagnosis(
+        trace=trace,
+        outcomes=tuple(outcomes),
+        verdict="failed",
+        failure_type=root.failure_type,
+        factor=factor,
+        path=path,
+        confidence=probabilities[root.failure_type],
+        factor_confidence=factor_confidence,
+        causes=causes,
+        candidates=tuple((t, factor if t == root.failure_type else "undetermined", p) for t, p in sorted(probabilities.items(), key=lambda e: -e[1])),
+        evidence=tuple(evidence),
+        first_bad_step=min((f.step_start for f in same if f.step_start is not None and _moment(f, trace) <= _moment(root, trace) + TIE), default=root.step_start),
+        segment=root.segment,
+        rank=next((f.rank for f in about if f.rank is not None), None),
+        layer=next((f.layer for f in about if f.layer is not None), None),
+        expert=next((f.expert for f in about if f.expert is not None), None),
+        not_judged=blind,
+        next_checks=_next_checks(root.failure_type, causes, factor),
+        warnings=tuple(warnings),
+    )
+
+
+# -- order ------------------------------------------------------------------------------------------------------------
+def _moment(finding: Finding, trace: Trace) -> float:
+    """Row position of a finding's onset over the whole trace; the end for findings without a step."""
+    steps = trace.frame.steps
+    if finding.step_start is None or not steps:
+        return float(len(steps))
+    rows = _positions(trace)
+    return rows.get((finding.segment, finding.step_start), float(len(steps)))
+
+
+def _positions(trace: Trace) -> dict[tuple[int, int], float]:
+    frame = trace.frame
+    order = sorted(range(len(frame)), key=lambda row: (frame.segments[row], frame.steps[row]))
+    return {(frame.segments[row], frame.steps[row]): float(at) for at, row in enumerate(order)}
+
+
+def _precedence(finding: Finding, roots: list[Finding], trace: Trace) -> tuple[bool, float, int, int, float, float]:
+    strong = [f for f in roots if f.strength >= WEAK]
+    earliest = min(_moment(f, trace) for f in strong or roots)
+    moment = _moment(finding, trace)
+    tied = moment <= earliest + TIE
+    kinds = _FORWARD_FIRST if finding.family == "numerics" else _SPECIFIC
+    order = kinds.index(finding.failure_type) if finding.failure_type in kinds else len(kinds)
+    return (
+        bool(strong) and finding.strength < WEAK,
+        0.0 if tied else moment,
+        FAMILIES.index(finding.family),
+        order,
+        -finding.strength,
+        moment,
+    )
+
+
+# -- probabilities ----------------------------------------------------------------------------------------------------
+def _any(values: Iterable[float]) -> float:
+    """Noisy-or: 1 - prod(1 - v), kept below 1 so that odds stay finite."""
+    left = 1.0
+    for value in values:
+        left *= 1.0 - value
+    return min(1.0 - left, 0.995)
+
+
+def _probabilities(ordered: list[Finding], root: Finding, supporting: list[Finding]) -> dict[str, float]:
+    strengths: dict[str, dict[str, float]] = defaultdict(dict)
+    for finding in ordered:
+        held = strengths[str(finding.failure_type)]
+        held[finding.rule] = max(held.get(finding.rule, 0.0), finding.strength)  # one rule is one witness, however often
+    odds = {}
+    for kind, by_rule in strengths.items():
+        values = list(by_rule.values()) + ([0.5 * f.strength for f in supporting] if kind == root.failure_type else [])
+        support = _any(values)
+        odds[kind] = support / (1.0 - support) * (1.0 if kind == root.failure_type else CONSEQUENCE)
+    total = sum(odds.values()) + NONE
+    found = {kind: value / total for kind, value in odds.items()}
+    top = max(found.values())
+    if found[str(root.failure_type)] < top:  # the root stays the first candidate: precedence, not strength, chose it
+        found[str(root.failure_type)], swap = top, found[str(root.failure_type)]
+        found[max((k for k in found if k != root.failure_type), key=lambda k: found[k])] = swap
+    return {kind: round(value, 4) for kind, value in found.items()}
+
+
+def _factor(about: list[Finding]) -> tuple[str, tuple[str, ...], float]:
+    votes: dict[str, list[float]] = defaultdict(list)
+    seen: set[tuple[str, str]] = set()
+    for finding in about:
+        for factor, vote in finding.votes.items():
+            if (finding.rule, factor) not in seen:
+                seen.add((finding.rule, factor))
+                votes[factor].append(vote * finding.strength)
+    weight = {factor: _any(votes.get(factor, ())) for factor in FACTORS}
+    ranked = sorted(weight.items(), key=lambda e: -e[1])
+    (best, top), (_, second) = ranked[0], ranked[1]
+    if top >= CLAIM and top - second >= MARGIN:
+        share = top / (sum(weight.values()) or 1.0)
+        path = (best,) if best != "none" else ()
+        return best, path, round(top * share, 4)
+    return "undetermined", (), round(1.0 - top, 4)
+
+
+def _causes(about: list[Finding]) -> tuple[tuple[str, float], ...]:
+    total: dict[str, float] = defaultdict(float)
+    for finding in {f.rule: f for f in about}.values():
+        for cause, weight in finding.causes.items():
+            total[cause] += weight * finding.strength
+    total["unknown"] += 0.1
+    whole = sum(total.values())
+    return tuple(sorted(((cause, round(weight / whole, 4)) for cause, weight in total.items()), key=lambda e: -e[1]))
+
+
+# -- no failure found -------------------------------------------------------------------------------------------------
+def _without_failure(trace: Trace, outcomes: list[Outcome], findings: list[Finding], blind: tuple[dict[str, Any], ...], warnings: list[str]) -> Diagnosis:
+    judged = sum(o.status == "clean" and o.rule.view != "events" for o in outcomes)
+    core = {key.signal for key, column in trace.frame.columns.items() if key.signal in _CORE and any(v is not None for v in column.values)}
+    rows = len(trace.frame)
+    completed = any(event.kind == "completed" for event in trace.events)
+    enough = bool(core) and (rows >= 2 or len(core) >= 3) or (completed and rows >= 2)
+    reach = min(1.0, rows / _HEALTHY_ROWS)
+    breadth = min(1.0, (len(core) + judged / 8) / 4)
+    confidence = round(0.45 + 0.5 * reach * breadth, 4) if enough else 0.0
+    if not enough:
+        warnings = [*warnings, "too little in this trace to call it healthy: no loss, reward, or gradient signal over at least two steps"]
+    return Diagnosis(
+        trace=trace,
+        outcomes=tuple(outcomes),
+        verdict="healthy" if enough else "inconclusive",
+        failure_type="healthy" if enough else None,
+        factor="none" if enough else "undetermined",
+        path=(),
+        confidence=confidence,
+        factor_confidence=confidence,
+        causes=(),
+        candidates=(("healthy", "none", confidence),) if enough else (),
+        evidence=tuple(f for f in findings if f.role == "benign"),
+        not_judged=blind,
+        warnings=tuple(warnings),
+    )
+
+
+# -- what could not be judged, and what to do next --------------------------------------------------------------------
+@cache
+def _table(name: str) -> dict[str, Any]:
+    return tomllib.loads(files("faultproxy.analyzer").joinpath(name).read_text(encoding="utf-8"))
+
+
+def _not_judged(trace: Trace) -> tuple[dict[str, Any], ...]:
+    present = {key.signal for frame in (trace.frame, trace.detail) for key in frame.columns}
+    if any(key.layer is not None for key in trace.detail.columns):
+        present.add("layer")
+    if trace.events or any("text" in s.format or "console" in s.format or s.format == "key-value" for s in trace.sources):
+        present.add("text")
+    rl = trace.facts.get("algorithm") in ("rl", "ppo")
+    return tuple(
+        {"what": area["what"], "needs": area["needs"], "how": area["how"]}
+        for area in _table("coverage.toml")["area"]
+        if (area["when"] == "any" or rl) and not present & set(area["needs"])
+    )
+
+
+def _next_checks(kind: str, causes: tuple[tuple[str, float], ...], factor: str) -> tuple[dict[str, Any], ...]:
+    open_causes = {cause for cause, probability in causes if probability >= 0.08} - {"unknown"}
+    found = []
+    for check in _table("checks.toml")["check"]:
+        separates = [cause for cause in check["separates"] if cause in open_causes]
+        if kind in check["types"] and len(separates) >= 2:
+            found.append({"check": check["check"], "separates": separates, "cost": check["cost"]})
+    return tuple(found[:3])
+
+
+def _as(finding: Finding, role: str) -> Finding:
+    from dataclasses import replace
+
+    return replace(finding, role=role)

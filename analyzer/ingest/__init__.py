@@ -1,0 +1,154 @@
+"""Reads whatever a run left behind into traces: finds the files, decides each one's format by content, joins them.
+
+`read(paths)` is the entry: one trace a run. A folder is one run; a folder without metric files of its own whose
+sub-folders hold some is several runs, one each. Files of one run may differ in format and rank.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+import sys
+from functools import cache
+from pathlib import Path
+
+from faultproxy.analyzer.errors import InputError, UnreadableError
+from faultproxy.analyzer.ingest import formats as _formats
+from faultproxy.analyzer.ingest.interface import FileFormat, LineFormat
+from faultproxy.analyzer.ingest.log import Log
+from faultproxy.analyzer.ingest.merge import merge
+from faultproxy.analyzer.ingest.source import File, natural, walk
+from faultproxy.analyzer.ingest.text import read_text
+from faultproxy.analyzer.trace import Source, Trace
+
+__all__ = ["read"]
+
+#: Suffixes of files a folder may hold that are never a trace; skipped without a word.
+_NOT_TRACES = {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".npy", ".npz", ".so", ".py", ".pyc", ".png", ".pdf", ".svg", ".md", ".yaml", ".yml", ".sh", ".model", ".toml", ".lock", ".cfg", ".ini", ".html", ".arrow", ".gif", ".jpg", ".ipynb", ".whl", ".zip", ".tar"}  # fmt: skip
+#: JSON files every checkpoint holds that carry no metrics.
+_NOT_METRICS = {"config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "special_tokens_map.json", "vocab.json", "added_tokens.json", "model.safetensors.index.json", "preprocessor_config.json", "all_results.json", "train_results.json", "eval_results.json", "adapter_config.json", "labels.jsonl", "merges.txt", "requirements.txt"}  # fmt: skip
+#: Sub-folders that belong to the run of the folder that holds them.
+_PARTS = re.compile(r"^(?:checkpoint|ckpt|global_step|iter|rank|node|worker|logs?|log|tb|tensorboard|runs?|output|metrics|attempt|restart|stdout|stderr|torchelastic|none_|default|\d+$)", re.IGNORECASE)
+_RANK = re.compile(r"(?:^|[_.\-/])rank[_\-]?(\d{1,6})(?=[_.\-/]|$)", re.IGNORECASE)
+#: A folder with more candidate files than this is sampled in name order, and the report says so.
+MAX_FILES = 4096
+
+
+@cache
+def _known() -> tuple[list[FileFormat], list[LineFormat]]:
+    files: list[FileFormat] = []
+    lines: list[LineFormat] = []
+    for module in pkgutil.iter_modules(_formats.__path__):
+        loaded = importlib.import_module(f"{_formats.__name__}.{module.name}")
+        files += [loaded.FILE] if hasattr(loaded, "FILE") else []
+        lines += [loaded.LINE] if hasattr(loaded, "LINE") else []
+    return sorted(files, key=lambda f: f.order), sorted(lines, key=lambda f: f.order)
+
+
+def read(paths: list[str]) -> list[Trace]:
+    """Read every run that `paths` (files, folders, `-` for stdin) hold; several files given by name are runs of their own.
+
+    Raises InputError when nothing at all could be read; otherwise what could not be is named in the traces' warnings.
+    """
+    traces: list[Trace] = []
+    problems: list[str] = []
+    for name in paths:
+        if name == "-":
+            runs = [("stdin", [File(Path("stdin"), sys.stdin.buffer.read())])]
+        else:
+            runs = _runs(Path(name))
+        for run, files in runs:
+            try:
+                traces.append(_read_run(run, files))
+            except InputError as error:
+                problems.append(str(error))
+    if not traces:
+        raise InputError("\n".join(problems) if problems else "nothing to read: no path was given")
+    traces[0].warnings += problems
+    return traces
+
+
+def _runs(path: Path) -> list[tuple[str, list[File]]]:
+    if not path.exists():
+        raise UnreadableError(f"{path}: no such file or folder")
+    if path.is_file():
+        return [(path.name, [File(path)])]
+    if not path.is_dir():
+        raise UnreadableError(f"{path}: neither a file nor a folder")
+    if (path / "values.parquet").is_file():
+        return [(path.name, [File(path / "values.parquet")])]
+    own, groups = [], {}
+    for found in walk(path):
+        if found.suffix.lower() in _NOT_TRACES or found.name in _NOT_METRICS:
+            continue
+        inside = found.relative_to(path).parts
+        if len(inside) == 1 or _PARTS.match(inside[0]):
+            own.append(found)
+        else:
+            groups.setdefault(inside[0], []).append(found)
+    if own and not groups:
+        return [(path.name, [File(file) for file in own])]
+    if not own and not groups:
+        raise UnreadableError(f"{path}: the folder holds no file that could be a trace (looked for logs, JSON, CSV, Parquet)")
+    runs = [(path.name, [File(file) for file in own])] if own else []
+    return runs + [(f"{path.name}/{name}", [File(file) for file in files]) for name, files in sorted(groups.items(), key=lambda g: natural(g[0]))]
+
+
+def _read_run(name: str, files: list[File]) -> Trace:
+    logs: list[Log] = []
+    problems: list[str] = []
+    for file in files[:MAX_FILES]:
+        try:
+            log = read_file(file, len(logs))
+        except InputError as error:
+            problems.append(str(error))
+            continue
+        if log.source.rows or log.events:
+            logs.append(log)
+        else:
+            problems.append(f"{file.path}: no metric row and no known event in it")
+    if len(files) > MAX_FILES:
+        problems.append(f"{name}: {len(files)} files; the first {MAX_FILES} in name order were read")
+    if not logs:
+        hint = "read are the logs of verl, TRL, Hugging Face, ms-swift, LLaMA-Factory, Megatron, MindSpeed, DeepSpeed, and CSV, JSON, JSON lines, Parquet with a step"
+        raise UnreadableError("\n".join(problems) + f"\n{hint}; see docs/formats.md")
+    trace = merge(name, logs)
+    trace.warnings += problems
+    return trace
+
+
+def read_file(file: File, index: int) -> Log:
+    """Read one file into a log; raises UnreadableError when it is empty, foreign, or cannot be opened."""
+    head = file.head()
+    rank = _RANK.search(str(file.path))
+    source = Source(str(file.path), "text", file.sha256())
+    file_formats, line_formats = _known()
+    for format in file_formats:
+        if format.sniff(head, file):
+            log = Log(index, source, int(rank[1]) if rank else None)
+            source.format = format.name
+            try:
+                format.read(file, log)
+            except UnreadableError:
+                break
+            source.truncated = file.truncated or source.truncated
+            if source.rows:
+                log.native = True
+                return log
+            break
+    log = _text(file, index, source, rank, [f for f in line_formats if not f.last_resort])
+    if not source.rows:
+        again = _text(file, index, Source(source.path, "text", source.sha256), rank, line_formats)
+        if again.source.rows:
+            return again
+    return log
+
+
+def _text(file: File, index: int, source: Source, rank: re.Match[str] | None, formats: list[LineFormat]) -> Log:
+    source.rows = source.unparsed = 0
+    log = Log(index, source, int(rank[1]) if rank else None)
+    file.truncated = False
+    read_text(file, log, formats)
+    source.truncated = file.truncated
+    return log

@@ -1,0 +1,90 @@
+"""Printed dicts: Hugging Face Trainer and TRL (transformers 4 and 5), and dicts behind a step, as slime and OpenRLHF print.
+
+    {'loss': 0.1, 'grad_norm': nan, 'epoch': 0.03}                        transformers 4
+    {'loss': '0.6931', 'grad_norm': 'nan', 'epoch': '0.01'}               transformers 5 (quoted, 4 digits)
+    [2026-08-01 10:00:00] model.py:921 - step 12: {'train/loss': 0.01}    slime, miles
+    INFO ... Global step 7: {'policy_loss': 0.0123}                       OpenRLHF
+
+Hugging Face prints no step: the progress bar before the dict gives it where there is one, else rows are counted.
+With DeepSpeed the gradient norm -1.0 stands for a non-finite one, and a loss of 0.0 beside a bad norm is the NaN filter.
+"""
+
+from __future__ import annotations
+
+import re
+
+from faultproxy.analyzer.ingest.interface import LineFormat
+from faultproxy.analyzer.ingest.log import Log
+from faultproxy.analyzer.ingest.tokens import masked_norm, number, pairs
+from faultproxy.analyzer.trace import Cell
+from faultproxy.analyzer.vocabulary import resolve
+
+_PREFIX = re.compile(r"(?P<word>(?:critic-)?step|rollout|eval|perf|multi_turn|passrate|iteration|iter)\s*[: ]?\s*(?P<step>\d{1,15})\s*:?\s*$", re.IGNORECASE)
+_BAR = re.compile(r"(\d{1,12})/(\d{1,12}) \[")
+_OPEN = re.compile(r"\{['\"]")
+_STEP_KEYS = ("step", "global_step", "train/step", "rollout/step", "train/global_step", "current_steps")
+_SUMMARY = ("train_runtime", "train_samples_per_second")
+
+
+def step_from(cells: dict[str, Cell]) -> int | None:
+    """Take the step out of a row's cells, or None when it carries none."""
+    for key in _STEP_KEYS:
+        cell = cells.get(key)
+        if cell and cell.value is not None and cell.value >= 0 and cell.value == int(cell.value):
+            del cells[key]
+            return int(cell.value)
+    return None
+
+
+def add(cells: dict[str, Cell], step: int | None, log: Log, format: str, axis: str | None = None) -> bool:
+    """Add one record; a run summary becomes the event `completed` instead of a row."""
+    if any(key in cells for key in _SUMMARY):
+        log.event("completed", "the trainer printed its run summary")
+        return True
+    for key in cells:
+        if resolve(key).key.signal == "grad_norm":
+            cells[key] = masked_norm(cells[key])
+    if step is None and cells and all(resolve(key).key.axis == "eval" or resolve(key).key.signal == "epoch" for key in cells):
+        step = log.step or 0  # an evaluation row belongs to the step before it
+    log.row(step, cells.items(), format, axis=axis)
+    return True
+
+
+def _parse(line: str, log: Log) -> bool:
+    opened = _OPEN.search(line)
+    if not opened:
+        bar = None
+        for bar in _BAR.finditer(line):
+            pass
+        if bar:
+            log.memory["bar"] = (int(bar[1]), int(bar[2]))
+        return False
+    cells = {}
+    for key, token in pairs(line[opened.start() :]):
+        cell = number(token)
+        if cell:
+            cells[key] = cell
+    if not cells or not any(resolve(key).known for key in cells):
+        return False
+    prefix = _PREFIX.search(line[: opened.start()])
+    if prefix:
+        axis = "eval" if prefix["word"].lower() == "eval" else None
+        cells.pop("train/step", None), cells.pop("rollout/step", None)
+        return add(cells, int(prefix["step"]), log, "step-dict", axis)
+    if not any(resolve(key).key.signal in _ANCHORS for key in cells):
+        return False
+    step = step_from(cells)
+    for bar in _BAR.finditer(line[: opened.start()]):
+        log.memory["bar"] = (int(bar[1]), int(bar[2]))
+    if step is None and "bar" in log.memory:
+        current, total = log.memory["bar"]
+        if log.memory.setdefault("bar_total", total) == total and current > (log.step or 0) and not log.counted_steps:
+            step = current
+        elif current == log.step:
+            step = current
+    return add(cells, step, log, "hf-console")
+
+
+#: A printed dict is a metric row only when it holds one of these; configs are printed as dicts too.
+_ANCHORS = {"loss", "policy_loss", "grad_norm", "reward", "kl_ref", "entropy", "value_loss", "accuracy"}
+LINE = LineFormat("hf-console", ("{'", '{"', "/"), _parse, order=30)

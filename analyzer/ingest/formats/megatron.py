@@ -1,0 +1,79 @@
+"""The `iteration N/M | key: value | ...` line: Megatron-LM, Megatron-DeepSpeed, MindSpeed-LLM and -RL (FORMATS 9, 10).
+
+What is not printed matters as much as what is. A loss that is NaN fails the writer's guard (`>= 0.0`, or `> 0.0` in
+MindSpeed and older Megatron) and its field is missing: the cell is `absent`, which the rules weigh with the gradient
+norm and the skipped steps of the same row. A window whose every step was skipped prints the loss as 0: `masked`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from faultproxy.analyzer.ingest.interface import LineFormat
+from faultproxy.analyzer.ingest.log import Log
+from faultproxy.analyzer.ingest.tokens import NUMBER, masked_norm, number
+from faultproxy.analyzer.trace import ABSENT, MASKED, Cell
+from faultproxy.analyzer.vocabulary import resolve
+
+_HEAD = re.compile(r"iteration:?\s+(?P<step>\d{1,15})\s*/\s*(?P<total>\d{1,15})\s*\|(?P<rest>.*)")
+_VALID = re.compile(r"valid(?:ation)?\S* loss at (?:iteration )?(?P<step>\d{1,15})?[^|]*\|(?P<rest>.*)")
+_VALUE = re.compile(rf"(?P<key>[^|:]+?) (?:loss )?value:\s+(?P<value>{NUMBER})")
+_LOSSES = {"loss", "policy_loss"}
+
+
+def _fields(rest: str, log: Log) -> dict[str, Cell]:
+    cells = {}
+    for part in rest.split("|"):
+        key, colon, token = part.rpartition(":")
+        if not colon:
+            continue
+        cell = number(token)
+        if cell:
+            cells[key.strip()] = cell
+        else:
+            log.source.unparsed += 1
+    return cells
+
+
+def _parse(line: str, log: Log) -> bool:
+    head = _HEAD.search(line)
+    if not head:
+        return _validation(line, log)
+    cells = _fields(head["rest"], log)
+    if not cells:
+        return False
+    log.fact("framework", "megatron")
+    log.fact("total_steps", int(head["total"]))
+    losses: set[str] = log.memory.setdefault("megatron_losses", set())
+    losses.update(key for key in cells if resolve(key).key.signal in _LOSSES)
+    skipped = next((c.value for k, c in cells.items() if resolve(k).key.signal == "skipped_steps"), 0.0) or 0.0
+    for key in losses or ({"lm loss"} if "grad norm" in cells or "loss scale" in cells else ()):
+        cell = cells.get(key)
+        if cell is None:
+            cells[key] = Cell(None, ABSENT)
+        elif cell.value == 0.0 and skipped > 0:
+            cells[key] = Cell(None, MASKED, "0.0")
+    for key in cells:
+        if resolve(key).key.signal == "grad_norm":
+            cells[key] = masked_norm(cells[key])
+    log.row(int(head["step"]), cells.items(), "megatron-text")
+    return True
+
+
+def _validation(line: str, log: Log) -> bool:
+    found = _VALID.search(line)
+    if not found:
+        return False
+    cells = []
+    for part in found["rest"].split("|"):
+        value = _VALUE.search(part)
+        cell = number(value["value"]) if value else None
+        if value and cell:
+            cells.append((value["key"].strip() + (" loss" if not value["key"].strip().endswith("loss") else ""), cell))
+    if not cells or (found["step"] is None and log.step is None):
+        return False
+    log.row(int(found["step"]) if found["step"] else log.step, cells, "megatron-text", axis="eval")
+    return True
+
+
+LINE = LineFormat("megatron-text", ("iteration", "loss at"), _parse, order=20)

@@ -1,0 +1,238 @@
+"""Collects what one file says: readers call `row`, `rows`, `event`; this keeps steps, segments, and columns straight.
+
+Surprises handled here, once, for every format:
+- rows without a step are counted (the trace then says that its steps are rows);
+- a step that drops starts a new segment (a restart), except on the eval axis, which may lag;
+- a second row of the same step merges into the first; an equal key there is overwritten and counted;
+- two keys of one row that mean the same signal: the better alias keeps it, the other stays under its raw name;
+- rows of other ranks than the first that speaks go to `detail`, split by rank, as do layers and experts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import isfinite
+from typing import Any
+
+from faultproxy.analyzer.ingest.tokens import native
+from faultproxy.analyzer.trace import FINITE, Cell, Column, Event, Frame, Key, Source
+from faultproxy.analyzer.vocabulary import resolve
+
+#: More distinct raw keys than this in one file is no training log; the rest is counted, not kept (memory bound).
+MAX_KEYS = 50_000
+#: More events than this are counted, not kept.
+MAX_EVENTS = 20_000
+#: Steps beyond this cannot be a step (they would overflow int64 in the canonical trace).
+MAX_STEP = 2**62
+
+
+class Log:
+    """One file's rows, events, and facts while it is being read."""
+
+    def __init__(self, index: int, source: Source, rank: int | None = None) -> None:
+        """Start an empty log for source number `index`; `rank` is what the file's name says, if anything."""
+        self.index = index
+        self.source = source
+        self.file_rank = rank
+        self.rank = rank
+        self.line = 0
+        self.step: int | None = None
+        self.frame = Frame()
+        self.detail = Frame()
+        self.events: list[Event] = []
+        self.facts: dict[str, Any] = {}
+        self.warnings: list[str] = []
+        self.formats: dict[str, int] = {}
+        self.counted_steps = False
+        self.native = False
+        self.memory: dict[str, Any] = {}
+        self._columns: dict[str, Column] = {}
+        self._detail_columns: dict[tuple[str, int | None], Column] = {}
+        self._segment = 0
+        self._lead_rank: int | None = None
+        self._lead_set = False
+        self._duplicates = 0
+        self._dropped_keys: set[str] = set()
+        self._dropped_events = 0
+
+    # -- rows -------------------------------------------------------------------------------------------------------
+    def row(self, step: int | None, cells: Iterable[tuple[str, Cell]], format: str, *, axis: str | None = None) -> None:
+        """Add one logged record. `step` None counts rows; `axis` "eval" moves every key to the eval axis."""
+        pairs = list(cells)
+        if not pairs:
+            return
+        if step is not None and not 0 <= step < MAX_STEP:
+            self.source.unparsed += 1
+            return
+        self.formats[format] = self.formats.get(format, 0) + 1
+        self.source.rows += 1
+        if not self._lead_set:
+            self._lead_set, self._lead_rank = True, self.rank
+        if self.rank != self._lead_rank:
+            self._detail_row(step if step is not None else (self.step or 0), pairs)
+            return
+        row = self._start(step, lagging=axis == "eval")
+        batch = {raw for raw, _ in pairs}
+        for raw, cell in pairs:
+            column = self._columns.get(raw) if axis is None else self._columns.get(f"{axis}:{raw}")
+            if column is None:
+                column = self._column(raw, batch, axis)
+                if column is None:
+                    continue
+            if column.key.whole_model:
+                if len(column.values) > row and (column.values[row] is not None or row in column.states):
+                    self._duplicates += 1
+                column.put(row, cell)
+            else:
+                self._detail_put(self.frame.steps[row], column.key, raw, cell)
+
+    def rows(self, steps: Sequence[int], keys: Sequence[str], columns: Sequence[Sequence[Any]], lines: Sequence[int], format: str) -> None:
+        """Add many records that share their keys, column by column: the fast path for JSON lines and CSV.
+
+        `columns[i]` holds the parsed JSON values of `keys[i]`. Rows that would merge or restart go one by one.
+        """
+        last = self.frame.steps[-1] if self.frame.steps else -1
+        plain = all(a < b for a, b in zip([last, *steps], steps, strict=False)) and not self._detail_columns
+        resolved = [self._columns.get(k) or self._column(k, set(keys), None) for k in keys] if plain else []
+        if not plain or any(c is not None and not c.key.whole_model for c in resolved):
+            for i, step in enumerate(steps):
+                self.line = lines[i]
+                self.row(step, ((k, c) for k, v in zip(keys, columns, strict=True) if (c := native(v[i]))), format)
+            return
+        self._lead_set = True
+        start, count = len(self.frame), len(steps)
+        self.frame.steps.extend(steps)
+        self.frame.segments.extend([self._segment] * count)
+        self.frame.sources.extend([self.index] * count)
+        self.frame.lines.extend(lines)
+        self.step, self.line = steps[-1], lines[-1]
+        self.formats[format] = self.formats.get(format, 0) + count
+        self.source.rows += count
+        for column, values in zip(resolved, columns, strict=True):
+            if column is None:
+                continue
+            column.values.extend([None] * (start - len(column.values)))
+            scale = column.scale if isinstance(column, _ScaledColumn) else 1.0
+            if set(map(type, values)) <= {float, int} and isfinite(sum(map(abs, values))):
+                column.values.extend([v * scale for v in values])
+                continue
+            for i, value in enumerate(values):
+                cell = native(value)
+                if cell is not None:
+                    column.put(start + i, cell)
+
+    def restart(self) -> None:
+        """Open a new segment before the next row (another run, or a restart the steps do not show)."""
+        self._segment += 1 if self.frame.steps else 0
+
+    def _start(self, step: int | None, lagging: bool) -> int:
+        frame = self.frame
+        if step is None:
+            self.counted_steps = True
+            step = (self.step or 0) + 1
+        if frame.steps:
+            if frame.steps[-1] == step and frame.segments[-1] == self._segment:
+                return len(frame) - 1
+            if step < frame.steps[-1] and frame.segments[-1] == self._segment:
+                if lagging:
+                    for row in range(len(frame) - 1, -1, -1):
+                        if frame.steps[row] == step and frame.segments[row] == self._segment:
+                            return row
+                self._segment += 1
+        self.step = step
+        frame.steps.append(step)
+        frame.segments.append(self._segment)
+        frame.sources.append(self.index)
+        frame.lines.append(self.line)
+        return len(frame) - 1
+
+    def _column(self, raw: str, batch: set[str], axis: str | None) -> Column | None:
+        if len(self._columns) >= MAX_KEYS:
+            self._dropped_keys.add(raw[:80]) if len(self._dropped_keys) < 1000 else None
+            return None
+        found = resolve(raw)
+        key = found.key if axis is None else found.key._replace(axis=axis)
+        if key.whole_model:
+            held = self.frame.columns.get(key)
+            if held is not None and held.raw_key != raw and held.raw_key in batch:
+                if found.rank < resolve(held.raw_key).rank:
+                    loser = Key(held.raw_key, axis=key.axis)
+                    del self.frame.columns[key]
+                    held.key = loser
+                    self.frame.columns[loser] = held
+                else:
+                    key = Key(raw, axis=key.axis)
+            column = self.frame.columns.get(key) or Column(key, raw)
+            self.frame.columns[key] = column
+        else:
+            column = Column(key, raw)
+        if found.scale != 1.0:
+            column = _ScaledColumn(column, found.scale)
+            if key.whole_model:
+                self.frame.columns[key] = column
+        self._columns[raw if axis is None else f"{axis}:{raw}"] = column
+        return column
+
+    def _detail_row(self, step: int, pairs: list[tuple[str, Cell]]) -> None:
+        for raw, cell in pairs:
+            found = resolve(raw)
+            scaled = cell if found.scale == 1.0 or cell.value is None else cell._replace(value=cell.value * found.scale)
+            self._detail_put(step, found.key._replace(rank=self.rank), raw, scaled)
+
+    def _detail_put(self, step: int, key: Key, raw: str, cell: Cell) -> None:
+        detail = self.detail
+        if not detail.steps or detail.steps[-1] != step or detail.segments[-1] != self._segment:
+            detail.steps.append(step)
+            detail.segments.append(self._segment)
+            detail.sources.append(self.index)
+            detail.lines.append(self.line)
+        column = detail.columns.get(key)
+        if column is None:
+            if len(detail.columns) >= MAX_KEYS:
+                self._dropped_keys.add(raw[:80])
+                return
+            column = detail.columns[key] = Column(key, raw)
+        column.put(len(detail) - 1, cell)
+
+    # -- events and facts -------------------------------------------------------------------------------------------
+    def event(self, kind: str, text: str, value: float | None = None, step: int | None = None) -> None:
+        """Add something the log says once; `step` defaults to the last step logged before it."""
+        if len(self.events) >= MAX_EVENTS:
+            self._dropped_events += 1
+            return
+        step = self.step if step is None else step
+        self.events.append(Event(kind, text[:400], step, self._segment, self.rank, value, self.index, self.line))
+
+    def fact(self, name: str, value: Any) -> None:
+        """Record a run fact once (`framework`, `algorithm`, ...); the first writer wins."""
+        self.facts.setdefault(name, value)
+
+    def close(self) -> None:
+        """Settle what needs the whole file: its format name and the counted losses."""
+        if self.formats:
+            self.source.format = "+".join(sorted(self.formats, key=lambda name: -self.formats[name]))
+        if self._duplicates:
+            self.warnings.append(f"{self.source.path}: {self._duplicates} values were written twice for one step; the last counts")
+        if self._dropped_keys:
+            self.warnings.append(f"{self.source.path}: more than {MAX_KEYS} metric names; the others were not kept")
+        if self._dropped_events:
+            self.warnings.append(f"{self.source.path}: {self._dropped_events} further events were counted, not kept")
+        if self.counted_steps and len(self.frame):
+            self.warnings.append(f"{self.source.path}: its rows carry no step, so steps here count rows")
+        if self.source.truncated:
+            self.warnings.append(f"{self.source.path}: not read to its end or cut off; judged on what was read")
+
+
+class _ScaledColumn(Column):
+    """A column whose writer used another unit; values are converted as they come in."""
+
+    __slots__ = ("scale",)
+
+    def __init__(self, column: Column, scale: float) -> None:
+        super().__init__(column.key, column.raw_key, column.values, column.states, column.raws)
+        self.scale = scale
+
+    def put(self, row: int, cell: Cell) -> None:
+        if cell.value is not None and cell.state == FINITE:
+            cell = cell._replace(value=cell.value * self.scale)
+        super().put(row, cell)

@@ -1,0 +1,160 @@
+"""Joins the logs of one run's files into one trace: ranks side by side, restarts as segments, copies of a run once.
+
+Two files that agree on the steps they share are the same run seen twice (console and tracker): the native one wins,
+the other fills gaps. Two that overlap but disagree, or follow each other, are restarts: the later is a new segment.
+"""
+
+from __future__ import annotations
+
+from faultproxy.analyzer.ingest.log import Log
+from faultproxy.analyzer.trace import Column, Frame, Key, Trace
+from faultproxy.analyzer.vocabulary import resolve
+
+#: Values printed with few digits still count as the same value.
+_RELATIVE = 2e-3
+#: Share of common cells that must agree for two files to be one run seen twice.
+_AGREE = 0.8
+
+
+def merge(name: str, logs: list[Log]) -> Trace:
+    """Build the trace of one run; logs come in file order (natural sort), which is the order of restarts."""
+    trace = Trace(name)
+    frames: list[Log] = []
+    for log in logs:
+        log.close()
+        trace.sources.append(log.source)
+        trace.warnings += log.warnings
+        for fact, value in log.facts.items():
+            if value is not None:
+                trace.facts.setdefault(fact, value)
+        if len(log.frame):
+            frames.append(log)
+    frames.sort(key=lambda log: (not log.native, log.file_rank is not None, log.file_rank or 0))
+    placed: list[tuple[Log, int]] = []  # log and its segment offset
+    if frames:
+        lead, *others = frames
+        trace.frame = lead.frame
+        placed.append((lead, 0))
+        for log in others:
+            placed.append((log, _place(trace, lead, log)))
+    offsets = {log.index: offset for log, offset in placed}
+    for log in logs:
+        offset = offsets.get(log.index, 0)
+        _append(trace.detail, log.detail, offset)
+        for event in log.events:
+            event.segment += offset
+            if event.step is None and trace.frame.steps and not len(log.frame):
+                event.step, event.segment = trace.frame.steps[-1], trace.frame.segments[-1]
+            trace.events.append(event)
+    trace.facts.setdefault("steps_are_rows", any(log.counted_steps for log in frames))
+    _objective(trace)
+    trace.unrecognised = _unrecognised(trace)
+    return trace
+
+
+def _place(trace: Trace, lead: Log, log: Log) -> int:
+    """Put one more file into the trace; returns the segment offset its events get."""
+    if log.file_rank is not None and log.file_rank != lead.file_rank:
+        _append(trace.detail, log.frame, 0, rank=log.file_rank)
+        return 0
+    where = {(s, t): row for row, (s, t) in enumerate(zip(trace.frame.segments, trace.frame.steps, strict=True))}
+    common = [(row, where[key]) for row, key in enumerate(zip(log.frame.segments, log.frame.steps, strict=True)) if key in where]
+    same = differ = 0
+    for column in log.frame.columns.values():
+        held = trace.frame.columns.get(column.key)
+        if held is None:
+            continue
+        for row, into in common[:2000]:
+            a, b = column.cell(row), held.cell(into)
+            if a is None or b is None or a.value is None or b.value is None:
+                continue
+            if abs(a.value - b.value) <= _RELATIVE * max(abs(a.value), abs(b.value)) + 5e-4:
+                same += 1
+            else:
+                differ += 1
+    if common and same + differ > 0 and same >= _AGREE * (same + differ):
+        _fill(trace, log, where, same)
+        return 0
+    if common and same + differ == 0 and len(common) >= _AGREE * min(len(log.frame), len(trace.frame)):
+        _fill(trace, log, where, 0)
+        return 0
+    last, first = trace.frame.steps[-1], log.frame.steps[0]
+    # A file that simply goes on where the other stopped is the same segment; anything else is a restart.
+    goes_on = not common and first > last
+    offset = trace.frame.segments[-1] + (0 if goes_on else 1)
+    _append(trace.frame, log.frame, offset)
+    return offset
+
+
+def _fill(trace: Trace, log: Log, where: dict[tuple[int, int], int], losers: int) -> None:
+    frame = trace.frame
+    extra = Frame()
+    for row, key in enumerate(zip(log.frame.segments, log.frame.steps, strict=True)):
+        into = where.get(key)
+        if into is None:
+            extra.steps.append(row)
+            continue
+        for column in log.frame.columns.values():
+            cell = column.cell(row)
+            if cell is None:
+                continue
+            held = frame.columns.get(column.key)
+            if held is None:
+                held = frame.columns[column.key] = Column(column.key, column.raw_key)
+            if held.cell(into) is None:
+                held.put(into, cell)
+    if losers:
+        trace.warnings.append(f"{log.source.path}: {losers} values were also in another file of this run, whose copy is used")
+    if extra.steps:  # rows only this file has: they follow in step order
+        rows = extra.steps
+        for row in rows:
+            frame.steps.append(log.frame.steps[row])
+            frame.segments.append(log.frame.segments[row])
+            frame.sources.append(log.frame.sources[row])
+            frame.lines.append(log.frame.lines[row])
+            for column in log.frame.columns.values():
+                cell = column.cell(row)
+                if cell is not None:
+                    held = frame.columns.setdefault(column.key, Column(column.key, column.raw_key))
+                    held.put(len(frame) - 1, cell)
+
+
+def _append(into: Frame, frame: Frame, offset: int, rank: int | None = None) -> None:
+    if not len(frame):
+        return
+    start = len(into)
+    into.steps += frame.steps
+    into.segments += [segment + offset for segment in frame.segments]
+    into.sources += frame.sources
+    into.lines += frame.lines
+    for key, column in frame.columns.items():
+        new = key if rank is None else key._replace(rank=rank)
+        held = into.columns.get(new)
+        if held is None:
+            held = into.columns[new] = Column(new, column.raw_key)
+        held.values.extend([None] * (start - len(held.values)))
+        held.values.extend(column.values)
+        held.states.update({row + start: state for row, state in column.states.items()})
+        held.raws.update({row + start: raw for row, raw in column.raws.items()})
+
+
+def _objective(trace: Trace) -> None:
+    """In an RL run the key `loss` is the policy objective: rename it, for no rule may judge its level."""
+    signals = {key.signal for key in trace.frame.columns}
+    rl = bool(signals & {"reward", "advantage", "kl_ref", "kl_old", "clip_frac", "zero_std_frac", "policy_loss"})
+    preference = bool(signals & {"reward_chosen", "reward_margin", "reward_accuracy"})
+    if preference:
+        trace.facts.setdefault("algorithm", "preference")
+    elif rl:
+        trace.facts.setdefault("algorithm", "ppo" if any(k.role == "critic" and k.signal == "value_loss" for k in trace.frame.columns) else "rl")
+        key = Key("loss")
+        column = trace.frame.columns.get(key)
+        if column is not None and Key("policy_loss") not in trace.frame.columns:
+            del trace.frame.columns[key]
+            column.key = Key("policy_loss")
+            trace.frame.columns[column.key] = column
+
+
+def _unrecognised(trace: Trace) -> list[str]:
+    keys = {column.raw_key for frame in (trace.frame, trace.detail) for column in frame.columns.values() if not resolve(column.raw_key).known}
+    return sorted(keys)

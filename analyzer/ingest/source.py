@@ -1,0 +1,216 @@
+"""Opens what a user points at: plain, gz, and zst files as bounded streams of bytes and lines.
+
+Nothing here trusts a size or a path from a file. Limits (all said in the report when they bite):
+a line longer than MAX_LINE is cut; a compressed file is read to MAX_RATIO times its size or MIN_EXPANDED, whichever is
+larger (real logs compress 5 to 30 times; a bomb 1,000 times); a single JSON document is parsed whole up to MAX_DOCUMENT.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from faultproxy.analyzer.errors import UnreadableError
+
+CHUNK = 1 << 20
+MAX_LINE = 4 << 20
+MAX_DOCUMENT = 64 << 20
+MAX_RATIO = 60
+MIN_EXPANDED = 256 << 20
+_BOMS = ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"), (b"\xef\xbb\xbf", "utf-8-sig"))
+#: What cannot hold a text trace, by its first bytes; the message tells the user what it is.
+_MAGIC = {
+    b"PK\x03\x04": "a zip archive (a torch checkpoint or an archive of logs): unpack it, point at the log inside",
+    b"\x80\x02": "a pickle: it is never loaded; export its metrics as CSV, JSON lines, or Parquet",
+    b"\x80\x03": "a pickle: it is never loaded; export its metrics as CSV, JSON lines, or Parquet",
+    b"\x80\x04": "a pickle: it is never loaded; export its metrics as CSV, JSON lines, or Parquet",
+    b"\x80\x05": "a pickle: it is never loaded; export its metrics as CSV, JSON lines, or Parquet",
+    b"SQLite format 3": "an SQLite database (MLflow, trackio): export its metrics as CSV or Parquet",
+    b":W&B": "a W&B local record: point at its files/output.log, or export the history as CSV",
+    b"\x7fELF": "a program",
+    b"\x89PNG": "a picture",
+    b"%PDF": "a PDF",
+}
+
+
+class File:
+    """One file on disk or stdin, seen as decoded lines or as bytes."""
+
+    def __init__(self, path: Path, data: bytes | None = None) -> None:
+        """`data` stands in for the file's content (stdin)."""
+        self.path = path
+        self.data = data
+        self.truncated = False
+        self.encoding = "utf-8"
+
+    @property
+    def name(self) -> str:
+        """The file's name without a compression suffix."""
+        return self.path.stem if self.path.suffix in (".gz", ".zst") else self.path.name
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk."""
+        return len(self.data) if self.data is not None else self.path.stat().st_size
+
+    def sha256(self) -> str:
+        """Hash of the stored bytes."""
+        digest = hashlib.sha256()
+        with self._raw() as stream:
+            while chunk := stream.read(CHUNK):
+                digest.update(chunk)
+        return digest.hexdigest()
+
+    def _raw(self) -> BinaryIO:
+        if self.data is not None:
+            return io.BytesIO(self.data)
+        try:
+            return open(self.path, "rb")
+        except OSError as error:
+            raise UnreadableError(f"{self.path}: cannot be opened ({error.strerror or error}); check the path and its rights") from error
+
+    def head(self, size: int = 1 << 16) -> bytes:
+        """The first decompressed bytes, for sniffing; raises UnreadableError for an empty or foreign file."""
+        chunks = []
+        for chunk in self.chunks(limit=size):
+            chunks.append(chunk)
+        head = b"".join(chunks)[:size]
+        self.truncated = False
+        if not head.strip(b"\x00 \r\n\t"):
+            raise UnreadableError(f"{self.path}: empty (no bytes but blanks); point at the log, JSON, CSV, or Parquet of the run")
+        for magic, what in _MAGIC.items():
+            if head.startswith(magic):
+                raise UnreadableError(f"{self.path}: is {what}")
+        for bom, encoding in _BOMS:
+            if head.startswith(bom):
+                self.encoding = encoding
+                return head
+        sample = head[:4096]
+        if sample.count(0) > len(sample) // 3:
+            odd, even = sample[1::2].count(0), sample[::2].count(0)
+            if odd > 0.8 * len(sample[1::2]) or even > 0.8 * len(sample[::2]):
+                self.encoding = "utf-16-le" if odd > even else "utf-16-be"
+                return head
+        control = sum(byte < 32 and byte not in b"\t\n\r\x1b\x08\x0c" for byte in sample) + sample.count(127)
+        if control - sample.count(0) > len(sample) // 10 or sample.count(0) > len(sample) // 2:
+            raise UnreadableError(
+                f"{self.path}: binary data that no reader knows (read are text logs, JSON, JSON lines, CSV, and Parquet, plain, .gz, or .zst)"
+            )
+        return head
+
+    def chunks(self, limit: int | None = None) -> Iterator[bytes]:
+        """Decompressed bytes in order, at most `limit`; a torn or oversized stream ends early and sets `truncated`."""
+        with self._raw() as raw:
+            magic = raw.read(4)
+            raw.seek(0)
+            stream: BinaryIO = raw
+            cap = limit
+            if magic[:2] == b"\x1f\x8b":
+                stream = gzip.GzipFile(fileobj=raw)  # type: ignore[assignment]
+            elif magic == b"\x28\xb5\x2f\xfd":
+                stream = _zstd(raw)
+            if stream is not raw:
+                bound = max(MIN_EXPANDED, MAX_RATIO * self.size)
+                cap = bound if limit is None else min(limit, bound)
+            done = 0
+            while cap is None or done < cap:
+                try:
+                    chunk = stream.read(CHUNK if cap is None else min(CHUNK, cap - done))
+                except (EOFError, OSError, zlib.error, ValueError) as error:
+                    if stream is raw:
+                        raise UnreadableError(f"{self.path}: cannot be read ({error})") from error
+                    self.truncated = True
+                    return
+                except Exception as error:  # zstandard raises its own type; a torn frame is a truncated file
+                    if type(error).__name__ != "ZstdError":
+                        raise
+                    self.truncated = True
+                    return
+                if not chunk:
+                    return
+                done += len(chunk)
+                yield chunk
+            if limit is None:
+                self.truncated = True
+
+    def lines(self) -> Iterator[str]:
+        """Decoded physical lines (split at `\\n`, as an editor numbers them), each cut at MAX_LINE bytes."""
+        if self.encoding.startswith("utf-16"):
+            yield from self._wide_lines()
+            return
+        rest = b""
+        cut = False
+        for chunk in self.chunks():
+            chunk = rest + chunk if rest else chunk
+            rest = b""
+            parts = chunk.split(b"\n")
+            rest = parts.pop()
+            for part in parts:
+                if cut:  # the tail of a line that was already cut
+                    cut = False
+                    continue
+                yield _text(part)
+            if len(rest) > MAX_LINE:
+                if not cut:
+                    yield _text(rest[:MAX_LINE])
+                    self.truncated = True
+                cut = True
+                rest = b""
+        if rest and not cut:
+            yield _text(rest)
+
+    def _wide_lines(self) -> Iterator[str]:
+        data = bytearray()
+        for chunk in self.chunks():
+            data += chunk
+            if len(data) > MAX_DOCUMENT:
+                self.truncated = True
+                break
+        yield from (line.rstrip("\r") for line in bytes(data).decode(self.encoding, errors="replace").split("\n"))
+
+    def text(self) -> str | None:
+        """The whole decoded content when it is at most MAX_DOCUMENT bytes, else None."""
+        data = bytearray()
+        for chunk in self.chunks():
+            data += chunk
+            if len(data) > MAX_DOCUMENT:
+                return None
+        encoding = "utf-8-sig" if self.encoding == "utf-8" else self.encoding
+        return bytes(data).decode(encoding, errors="replace")
+
+
+def _text(raw: bytes) -> str:
+    text = raw.decode("utf-8", errors="replace")
+    if "\x00" in text:
+        text = text.replace("\x00", "")
+    return text.lstrip("\ufeff").rstrip("\r")
+
+
+def _zstd(raw: BinaryIO) -> BinaryIO:
+    import zstandard
+
+    # 128 MiB window: what `zstd --long` writes by default; a frame that asks for more is refused, not allocated.
+    return zstandard.ZstdDecompressor(max_window_size=128 << 20).stream_reader(raw, read_across_frames=True)  # type: ignore[return-value]
+
+
+def walk(folder: Path) -> Iterator[Path]:
+    """Every regular file below a folder in a stable order; symbolic links to folders are not followed (loops)."""
+    for base, folders, names in os.walk(folder, followlinks=False):
+        folders.sort(key=natural)
+        folders[:] = [name for name in folders if not name.startswith(".") and name != "__pycache__"]
+        for name in sorted(names, key=natural):
+            path = Path(base) / name
+            if not name.startswith(".") and path.is_file():
+                yield path
+
+
+def natural(name: str) -> list[tuple[int, int, str]]:
+    """Sort key that puts `checkpoint-9` before `checkpoint-10`."""
+    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name) if part]

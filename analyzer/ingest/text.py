@@ -1,0 +1,86 @@
+"""Text logs: strips what launchers put before a line, keeps the clock, and offers each line to the line formats."""
+
+from __future__ import annotations
+
+import re
+from calendar import timegm
+
+from faultproxy.analyzer.ingest.interface import LineFormat
+from faultproxy.analyzer.ingest.log import Log
+from faultproxy.analyzer.ingest.source import File
+from faultproxy.analyzer.ingest.tokens import plain
+from faultproxy.analyzer.trace import Event
+
+#: Ray actors, torchrun local ranks, srun labels: `(TaskRunner pid=1, ip=..)`, `[default7]:`, `[rank0]:`, `12: `.
+_RAY = re.compile(r"^\((?P<actor>[\w.<>: ]+?) pid=\d+(?:, ip=[\w.:]+)?\) ?")
+_RANK = re.compile(r"^\[(?:rank|default)(?P<rank>\d{1,6})\]:? ?")
+_SRUN = re.compile(r"^\s{0,6}(?P<rank>\d{1,5}): (?=\s*(?:\[|iteration|step|Traceback|\w+Error))")
+_RAY_REPEAT = re.compile(r"\s*\[repeated \d+x across cluster\].*$")
+_CLOCK = re.compile(r"(?<!\d)(20\d\d)-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)")
+#: A metric row's own clock is near its start; deeper text may quote any date.
+_CLOCK_REACH = 120
+
+
+def read_text(file: File, log: Log, formats: list[LineFormat]) -> None:
+    """Offer every line to `formats` in order; the first that owns it consumes it."""
+    for count, physical in enumerate(file.lines(), 1):
+        log.line = count
+        if "\r" in physical:
+            for part in physical.split("\r"):
+                if part:
+                    _line(part, log, formats)
+        else:
+            _line(physical, log, formats)
+    _silence(log)
+
+
+def _line(line: str, log: Log, formats: list[LineFormat]) -> None:
+    line = plain(line)
+    log.rank = log.file_rank
+    if line[:1] == "(" and (ray := _RAY.match(line)):
+        line = line[ray.end() :]
+        if "[repeated" in line:
+            line = _RAY_REPEAT.sub("", line)
+    if line[:1] == "[" and (rank := _RANK.match(line)):
+        log.rank = int(rank["rank"])
+        line = line[rank.end() :]
+    elif line[:1].isdigit() or line[:1] == " ":
+        srun = _SRUN.match(line)
+        if srun:
+            log.rank = int(srun["rank"])
+            line = line[srun.end() :]
+    rows = log.source.rows
+    for format in formats:
+        for hint in format.hints:
+            if hint in line:
+                break
+        else:
+            continue
+        if format.parse(line, log):
+            break
+    _tick(line, log, metric=log.source.rows > rows)
+
+
+def _tick(line: str, log: Log, metric: bool) -> None:
+    found = _CLOCK.search(line[:_CLOCK_REACH]) if "-" in line[:_CLOCK_REACH] else None
+    if found:
+        year, month, day, hour, minute, second = map(int, found.groups())
+        if 1 <= month <= 12 and 1 <= day <= 31:
+            log.memory["clock"] = timegm((year, month, day, hour, minute, second, 0, 0, 0))
+            log.memory["clock_line"] = log.line
+            if not metric and "metric_clock" not in log.memory:
+                log.memory["metric_clock"] = log.memory["clock"]
+    if metric:
+        # Without a clock of its own the row borrows the next one in the log.
+        log.memory.pop("metric_clock", None)
+        if found:
+            log.memory["metric_clock"] = log.memory.get("clock")
+
+
+def _silence(log: Log) -> None:
+    """Say how long the log went on after its last metric row (seconds), when clocks tell."""
+    since, until = log.memory.get("metric_clock"), log.memory.get("clock")
+    if since is None or until is None or not log.source.rows or until <= since:
+        return
+    text = f"the log goes on for {(until - since) / 60:.0f} minutes after its last metric row"
+    log.events.append(Event("silence", text, log.step, log.frame.segments[-1] if log.frame.segments else 0, None, float(until - since), log.index, log.memory["clock_line"]))

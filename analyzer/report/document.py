@@ -1,0 +1,104 @@
+"""The JSON document of a diagnosis, schema 1 (DESIGN 5; `diagnosis-v1.schema.json` beside this file)."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from faultproxy import __version__
+from faultproxy.analyzer.catalogue import fingerprint
+from faultproxy.analyzer.diagnose import Diagnosis
+from faultproxy.analyzer.engine import Finding
+
+SCHEMA = 1
+#: Candidates below this probability are noise and are left out.
+_LEAST = 0.01
+
+
+def document(diagnosis: Diagnosis) -> dict[str, Any]:
+    """Build the JSON v1 object of one diagnosis; plain values only, ready for any serialiser."""
+    trace = diagnosis.trace
+    frame = trace.frame
+    layers = {key.layer for key in trace.detail.columns if key.layer is not None}
+    experts = {key.expert for key in trace.detail.columns if key.expert is not None}
+    ranks = {key.rank for key in trace.detail.columns if key.rank is not None}
+    return {
+        "schema": SCHEMA,
+        "tool": {"name": "faultproxy", "version": __version__, "rules": fingerprint(), "model": None},
+        "run": {
+            "id": trace.run,
+            "sources": [
+                {"path": s.path, "format": s.format, "sha256": s.sha256, "rows": s.rows, "unparsed": s.unparsed, "truncated": s.truncated} for s in trace.sources
+            ],
+            "framework": trace.facts.get("framework"),
+            "steps": len(set(zip(frame.segments, frame.steps, strict=True))),
+            "first_step": min(frame.steps, default=None),
+            "last_step": max(frame.steps, default=None),
+            "ranks": len(ranks) + 1 if ranks else (1 if len(frame) else None),
+            "layers": len(layers) or None,
+            "experts": len(experts) or None,
+            "facts": dict(trace.facts),
+        },
+        "verdict": diagnosis.verdict,
+        "failure_type": diagnosis.failure_type,
+        "family": diagnosis.family,
+        "factor": diagnosis.factor,
+        "path": list(diagnosis.path),
+        "confidence": diagnosis.confidence,
+        "factor_confidence": diagnosis.factor_confidence,
+        "causes": [{"cause": cause, "probability": probability} for cause, probability in diagnosis.causes],
+        "first_bad_step": diagnosis.first_bad_step,
+        "segment": diagnosis.segment,
+        "rank": diagnosis.rank,
+        "layer": diagnosis.layer,
+        "expert": diagnosis.expert,
+        "candidates": [{"failure_type": t, "factor": f, "probability": p} for t, f, p in diagnosis.candidates if p >= _LEAST],
+        "prediction_set": _prediction_set(diagnosis),
+        "evidence": [_evidence(finding) for finding in diagnosis.evidence],
+        "not_judged": [dict(entry) for entry in diagnosis.not_judged],
+        "next_checks": [dict(entry) for entry in diagnosis.next_checks],
+        "proxy": None,
+        "reproduce": _reproduce(diagnosis),
+        "against": None,
+        "unrecognised": list(trace.unrecognised),
+        "warnings": list(diagnosis.warnings),
+    }
+
+
+def _prediction_set(diagnosis: Diagnosis, mass: float = 0.9) -> list[list[str]]:
+    """Smallest set of (type, factor) whose probabilities reach `mass`; all candidates when they do not."""
+    chosen, total = [], 0.0
+    for kind, factor, probability in diagnosis.candidates:
+        if total >= mass or probability < _LEAST:
+            break
+        chosen.append([kind, factor])
+        total += probability
+    return chosen
+
+
+def _evidence(finding: Finding) -> dict[str, Any]:
+    return {
+        "rule": finding.rule,
+        "signal": finding.signal,
+        "step_start": finding.step_start,
+        "step_end": finding.step_end,
+        "rank": finding.rank,
+        "layer": finding.layer,
+        "expert": finding.expert,
+        "observed": finding.observed,
+        "expected": finding.expected,
+        "role": finding.role,
+        "statement": finding.statement,
+        "source": finding.source,
+        "line": finding.line,
+    }
+
+
+def _reproduce(diagnosis: Diagnosis) -> list[dict[str, str]]:
+    """Commands that exist today: repeat this diagnosis, and keep the trace in canonical form for the ticket."""
+    paths = [s.path for s in diagnosis.trace.sources]
+    if not paths or paths == ["stdin"]:
+        return []
+    shown = " ".join(shlex.quote(path) for path in paths)
+    commands = [{"title": "repeat this diagnosis", "command": f"analyze {shown} --format json"}] if len(paths) == 1 else []
+    return [*commands, {"title": "keep the trace for the ticket", "command": f"faultproxy ingest {shown} -o trace.parquet"}]

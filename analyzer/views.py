@@ -1,0 +1,161 @@
+"""The tables rules read, in an in-memory DuckDB: `train`, `component`, `layer`, `expert`, `rank`, `events`.
+
+`train` has a row a step with `segment`, `step`, `row` (1, 2, ... in the segment), `rows` (of the segment), and for
+every signal X a rule declares `X` (DOUBLE, null unless finite) and `X__state`. Signals the trace lacks are all null, so
+every query runs on every trace; whether a rule applies is decided before, from `Views.count`.
+
+Small traces go in as list parameters (no numpy, no Arrow: start-up counts), large ones through Arrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import duckdb
+
+from faultproxy.analyzer.trace import BAD_STATES, FINITE, Column, Frame, Trace
+
+#: Above this many cells the Arrow import (70 ms) pays for itself.
+_ARROW_FROM = 60_000
+_MACROS = f"""
+CREATE MACRO bad(state) AS coalesce(state IN {BAD_STATES}, false);
+CREATE MACRO fin(x) AS coalesce(isfinite(x), false);
+"""
+_INDEX = {
+    "layer": ("layer", "module"),
+    "expert": ("layer", "module", "expert"),
+    "rank": ("rank",),
+}
+
+
+class Views:
+    """The views of one trace, restricted to the columns `declared` names per view."""
+
+    def __init__(self, trace: Trace, declared: dict[str, set[str]]) -> None:
+        """Build every view; `declared` maps a view to the signal columns rules may read there."""
+        self.trace = trace
+        self.con = duckdb.connect(config={"threads": 1 if len(trace.frame) < 20_000 else 2})
+        self.con.execute(_MACROS)
+        self.counts: dict[str, dict[str, int]] = {view: {} for view in ("train", "component", *_INDEX, "events")}
+        self._where = {key: row for row, key in enumerate(zip(trace.frame.segments, trace.frame.steps, strict=True))}
+        self._train(trace.frame, declared.get("train", set()))
+        self._component(trace.frame)
+        self._detail(trace, declared)
+        self._events(trace)
+
+    def locate(self, segment: int, step: int | None) -> tuple[int, int] | None:
+        """(source, line) of the row at a step, for citing evidence."""
+        row = self._where.get((segment, step)) if step is not None else None
+        return (self.trace.frame.sources[row], self.trace.frame.lines[row]) if row is not None else None
+
+    def _train(self, frame: Frame, wanted: set[str]) -> None:
+        columns = {column.key.column: column for column in frame.columns.values() if column.key.column in wanted}
+        table: dict[str, list[Any]] = {"segment": frame.segments, "step": frame.steps}
+        select = ["segment", "step", "row_number() OVER (PARTITION BY segment ORDER BY step) AS row", "count(*) OVER (PARTITION BY segment) AS rows"]
+        size = len(frame)
+        count = self.counts["train"]
+        for name in sorted(wanted):
+            column = columns.get(name)
+            if column is None:
+                select += [f'NULL::DOUBLE AS "{name}"', f'NULL::VARCHAR AS "{name}__state"']
+                continue
+            values = column.values
+            table[name] = values + [None] * (size - len(values))
+            count[name] = size - table[name].count(None) + sum(1 for row in column.states if table[name][row] is None)
+            select.append(f'"{name}"::DOUBLE AS "{name}"')
+            finite = f"CASE WHEN \"{name}\" IS NOT NULL THEN '{FINITE}' END"
+            if column.states:
+                table[f"{name}__state"] = _dense(column, size)
+                select.append(f'coalesce("{name}__state", {finite}) AS "{name}__state"')
+            else:
+                select.append(f'{finite} AS "{name}__state"')
+        self._create("train_wide", table, size)
+        self.con.execute(f"CREATE VIEW train AS SELECT {', '.join(select)} FROM train_wide")
+
+    def _component(self, frame: Frame) -> None:
+        rows: list[tuple[Any, ...]] = []
+        for key, column in frame.columns.items():
+            if key.label is None or key.stat not in (None, "mean"):
+                continue
+            for row, value in enumerate(column.values):
+                if value is not None:
+                    rows.append((frame.segments[row], frame.steps[row], key.signal, key.axis, key.label, value))
+        self._rows("component", {"segment": "INTEGER", "step": "BIGINT", "signal": "VARCHAR", "axis": "VARCHAR", "label": "VARCHAR", "value": "DOUBLE"}, rows)
+        for row in rows:
+            self.counts["component"][row[2]] = self.counts["component"].get(row[2], 0) + 1
+
+    def _detail(self, trace: Trace, declared: dict[str, set[str]]) -> None:
+        types = {
+            "segment": "INTEGER", "step": "BIGINT", "rank": "INTEGER", "layer": "INTEGER", "expert": "INTEGER", "module": "VARCHAR",
+            "signal": "VARCHAR", "value": "DOUBLE", "state": "VARCHAR",
+        }  # fmt: skip
+        detail = trace.detail
+        rows = [
+            (detail.segments[row], detail.steps[row], column.key.rank, column.key.layer, column.key.expert, column.key.module, column.key._replace(rank=None).column, cell.value, cell.state)
+            for row, column, cell in detail.cells()
+        ]
+        if trace.table is None:
+            self._rows("detail", types, rows)
+        else:
+            self.con.execute(f"CREATE VIEW detail AS {trace.table}")
+        index = {"layer": "expert IS NULL AND (layer IS NOT NULL OR module IS NOT NULL)", "expert": "expert IS NOT NULL", "rank": "rank IS NOT NULL AND layer IS NULL AND expert IS NULL"}
+        for view, keys in _INDEX.items():
+            wanted = sorted(declared.get(view, ()))
+            picks = []
+            for name in wanted:
+                picks += [f"max(value) FILTER (WHERE signal = '{name}') AS \"{name}\"", f"max(state) FILTER (WHERE signal = '{name}') AS \"{name}__state\""]
+            self.con.execute(
+                f"CREATE VIEW {view} AS SELECT segment, step, {', '.join([*keys, *picks])} FROM detail WHERE {index[view]} GROUP BY segment, step, {', '.join(keys)}"
+            )
+            if rows or trace.table is not None:
+                found = self.con.execute(f"SELECT signal, count(*) FROM detail WHERE {index[view]} GROUP BY signal").fetchall()
+                self.counts[view] = dict(found)
+
+    def _events(self, trace: Trace) -> None:
+        rows = [(e.segment, e.step, e.rank, e.kind, e.text, e.value, e.source, e.line, n) for n, e in enumerate(trace.events)]
+        types = {"segment": "INTEGER", "step": "BIGINT", "rank": "INTEGER", "kind": "VARCHAR", "text": "VARCHAR", "value": "DOUBLE", "source": "INTEGER", "line": "BIGINT", "seq": "BIGINT"}  # fmt: skip
+        self._rows("events", types, rows)
+        for event in trace.events:
+            self.counts["events"][event.kind] = self.counts["events"].get(event.kind, 0) + 1
+
+    def _rows(self, name: str, types: dict[str, str], rows: list[tuple[Any, ...]]) -> None:
+        columns = {key: list(values) for key, values in zip(types, zip(*rows, strict=True), strict=True)} if rows else {key: [] for key in types}
+        self._create(name, columns, len(rows), types)
+
+    def _create(self, name: str, columns: dict[str, list[Any]], size: int, types: dict[str, str] | None = None) -> None:
+        known = types or {key: "BIGINT" if key in ("segment", "step") else "VARCHAR" if key.endswith("__state") else "DOUBLE" for key in columns}
+        if not size:
+            self.con.execute(f"CREATE TABLE {name} ({', '.join(f'{_q(key)} {known[key]}' for key in columns)})")
+        elif size * len(columns) < _ARROW_FROM:
+            names = {f"p{i}": values for i, values in enumerate(columns.values())}
+            picks = ", ".join(f"unnest(${p}::{known[key]}[]) AS {_q(key)}" for p, key in zip(names, columns, strict=True))
+            self.con.execute(f"CREATE TABLE {name} AS SELECT {picks}", names)
+        else:
+            import pyarrow as pa
+
+            arrow = {"BIGINT": pa.int64(), "INTEGER": pa.int32(), "VARCHAR": pa.string(), "DOUBLE": pa.float64()}
+            table = pa.table({key: pa.array(values, arrow[known[key]]) for key, values in columns.items()})
+            self.con.register("arriving", table)
+            self.con.execute(f"CREATE TABLE {name} AS SELECT * FROM arriving")
+            self.con.unregister("arriving")
+
+
+def _dense(column: Column, size: int) -> list[str | None]:
+    states: list[str | None] = [None] * size
+    for row, state in column.states.items():
+        states[row] = state
+    return states
+
+
+def _q(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def declared(rules: Iterable[Any]) -> dict[str, set[str]]:
+    """The columns each view must offer so that every rule's query binds."""
+    wanted: dict[str, set[str]] = {}
+    for rule in rules:
+        # A query over another view may still read `train` (a hang needs the step time).
+        wanted.setdefault(rule.view if rule.view in _INDEX else "train", set()).update(rule.reads)
+    return wanted

@@ -1,0 +1,1 @@
+"""Plans, builds, and runs the smallest model that still fails the same way."""

@@ -1,0 +1,2 @@
+SELECT step AS step_start, step AS step_end, NULL::DOUBLE AS observed, NULL::DOUBLE AS expected, segment, rank, source, line, count(*) OVER () AS times, left(text, 160) AS text
+FROM events WHERE kind = 'collective_timeout' ORDER BY seq LIMIT 1
