@@ -102,7 +102,9 @@ def _rule(family: str, name: str, toml: str, sql: str) -> Rule:
             text=data["text"],
         )
     except KeyError as error:
-        raise RuleError(f"{where}: {error} is missing; every rule has id, title, view, version, status, severity, and [text]") from error
+        raise RuleError(
+            f"{where}: {error} is missing; every rule has id, title, view, version, status, severity, and [text]"
+        ) from error
 
 
 def _files() -> Iterator[tuple[str, str, str, str]]:
@@ -116,7 +118,9 @@ def _files() -> Iterator[tuple[str, str, str, str]]:
                 try:
                     sql = folder.joinpath(name + ".sql").read_text(encoding="utf-8")
                 except OSError as error:
-                    raise RuleError(f"rules/{family}/{name}.sql is missing; a rule is a .toml and a .sql of one name") from error
+                    raise RuleError(
+                        f"rules/{family}/{name}.sql is missing; a rule is a .toml and a .sql of one name"
+                    ) from error
                 yield family, name, entry.read_text(encoding="utf-8"), sql
 
 

@@ -34,9 +34,33 @@ CLAIM, MARGIN = 0.45, 0.15
 #: Forward before backward: within one family and moment the earlier entry is the root.
 _FORWARD_FIRST = ("nonfinite_loss", "nonfinite_gradient", "loss_scale_collapse", "gradient_explosion")
 #: Process types that name a cause come before those that only say that it ended.
-_SPECIFIC = ("hardware_fault", "out_of_memory", "data_fault", "config_error", "resume_mismatch", "hang", "crash", "slowdown")
+_SPECIFIC = (
+    "hardware_fault",
+    "out_of_memory",
+    "data_fault",
+    "config_error",
+    "resume_mismatch",
+    "hang",
+    "crash",
+    "slowdown",
+)
 #: One of these with a few usable rows is the least that can be called healthy.
-_CORE = ("loss", "grad_norm", "reward", "score", "policy_loss", "kl_ref", "entropy", "mismatch_kl", "mismatch_prob_diff", "mismatch_logp_abs", "eval_loss", "value_loss", "reward_margin", "accuracy")
+_CORE = (
+    "loss",
+    "grad_norm",
+    "reward",
+    "score",
+    "policy_loss",
+    "kl_ref",
+    "entropy",
+    "mismatch_kl",
+    "mismatch_prob_diff",
+    "mismatch_logp_abs",
+    "eval_loss",
+    "value_loss",
+    "reward_margin",
+    "accuracy",
+)
 _HEALTHY_ROWS = 50
 
 
@@ -89,7 +113,9 @@ def fuse(trace: Trace, outcomes: list[Outcome]) -> Diagnosis:
     root = ordered[0]
     assert root.failure_type is not None
     evidence = [_as(f, "root" if f.failure_type == root.failure_type else "consequence") for f in ordered]
-    supporting = [f for f in findings if f.role == "support" and root.failure_type in f.supports and f.segment == root.segment]
+    supporting = [
+        f for f in findings if f.role == "support" and root.failure_type in f.supports and f.segment == root.segment
+    ]
     evidence += [_as(f, "root") for f in supporting] + [f for f in findings if f.role == "benign"]
     probabilities = _probabilities(ordered, root, supporting)
     about = [f for f in ordered if f.failure_type == root.failure_type] + supporting
@@ -106,9 +132,19 @@ def fuse(trace: Trace, outcomes: list[Outcome]) -> Diagnosis:
         confidence=probabilities[root.failure_type],
         factor_confidence=factor_confidence,
         causes=causes,
-        candidates=tuple((t, factor if t == root.failure_type else "undetermined", p) for t, p in sorted(probabilities.items(), key=lambda e: -e[1])),
+        candidates=tuple(
+            (t, factor if t == root.failure_type else "undetermined", p)
+            for t, p in sorted(probabilities.items(), key=lambda e: -e[1])
+        ),
         evidence=tuple(evidence),
-        first_bad_step=min((f.step_start for f in same if f.step_start is not None and _moment(f, trace) <= _moment(root, trace) + TIE), default=root.step_start),
+        first_bad_step=min(
+            (
+                f.step_start
+                for f in same
+                if f.step_start is not None and _moment(f, trace) <= _moment(root, trace) + TIE
+            ),
+            default=root.step_start,
+        ),
         segment=root.segment,
         rank=next((f.rank for f in about if f.rank is not None), None),
         layer=next((f.layer for f in about if f.layer is not None), None),
@@ -165,7 +201,9 @@ def _probabilities(ordered: list[Finding], root: Finding, supporting: list[Findi
     strengths: dict[str, dict[str, float]] = defaultdict(dict)
     for finding in ordered:
         held = strengths[str(finding.failure_type)]
-        held[finding.rule] = max(held.get(finding.rule, 0.0), finding.strength)  # one rule is one witness, however often
+        held[finding.rule] = max(
+            held.get(finding.rule, 0.0), finding.strength
+        )  # one rule is one witness, however often
     odds = {}
     for kind, by_rule in strengths.items():
         values = list(by_rule.values()) + ([0.5 * f.strength for f in supporting] if kind == root.failure_type else [])
@@ -209,9 +247,19 @@ def _causes(about: list[Finding]) -> tuple[tuple[str, float], ...]:
 
 
 # -- no failure found -------------------------------------------------------------------------------------------------
-def _without_failure(trace: Trace, outcomes: list[Outcome], findings: list[Finding], blind: tuple[dict[str, Any], ...], warnings: list[str]) -> Diagnosis:
+def _without_failure(
+    trace: Trace,
+    outcomes: list[Outcome],
+    findings: list[Finding],
+    blind: tuple[dict[str, Any], ...],
+    warnings: list[str],
+) -> Diagnosis:
     judged = sum(o.status == "clean" and o.rule.view != "events" for o in outcomes)
-    core = {key.signal for key, column in trace.frame.columns.items() if key.signal in _CORE and any(v is not None for v in column.values)}
+    core = {
+        key.signal
+        for key, column in trace.frame.columns.items()
+        if key.signal in _CORE and any(v is not None for v in column.values)
+    }
     rows = len(trace.frame)
     completed = any(event.kind == "completed" for event in trace.events)
     enough = bool(core) and (rows >= 2 or len(core) >= 3) or (completed and rows >= 2)
@@ -219,7 +267,10 @@ def _without_failure(trace: Trace, outcomes: list[Outcome], findings: list[Findi
     breadth = min(1.0, (len(core) + judged / 8) / 4)
     confidence = round(0.45 + 0.5 * reach * breadth, 4) if enough else 0.0
     if not enough:
-        warnings = [*warnings, "too little in this trace to call it healthy: no loss, reward, or gradient signal over at least two steps"]
+        warnings = [
+            *warnings,
+            "too little in this trace to call it healthy: no loss, reward, or gradient signal over at least two steps",
+        ]
     return Diagnosis(
         trace=trace,
         outcomes=tuple(outcomes),
@@ -247,7 +298,9 @@ def _not_judged(trace: Trace) -> tuple[dict[str, Any], ...]:
     present = {key.signal for frame in (trace.frame, trace.detail) for key in frame.columns}
     if any(key.layer is not None for key in trace.detail.columns):
         present.add("layer")
-    if trace.events or any("text" in s.format or "console" in s.format or s.format == "key-value" for s in trace.sources):
+    if trace.events or any(
+        "text" in s.format or "console" in s.format or s.format == "key-value" for s in trace.sources
+    ):
         present.add("text")
     rl = trace.facts.get("algorithm") in ("rl", "ppo")
     return tuple(

@@ -23,7 +23,9 @@ def atomic_path(target: str | Path, force: bool = False) -> Iterator[Path]:
     try:
         handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent or ".")
     except OSError as error:
-        raise InputError(f"{target}: cannot be written ({error.strerror}); choose a folder that exists and is writable") from error
+        raise InputError(
+            f"{target}: cannot be written ({error.strerror}); choose a folder that exists and is writable"
+        ) from error
     os.close(handle)
     temporary = Path(name)
     try:

@@ -106,6 +106,7 @@ class Frame:
     columns: dict[Key, Column] = field(default_factory=dict)
 
     def __len__(self) -> int:
+        """Rows."""
         return len(self.steps)
 
     def cells(self) -> Iterator[tuple[int, Column, Cell]]:

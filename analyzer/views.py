@@ -52,7 +52,12 @@ class Views:
     def _train(self, frame: Frame, wanted: set[str]) -> None:
         columns = {column.key.column: column for column in frame.columns.values() if column.key.column in wanted}
         table: dict[str, list[Any]] = {"segment": frame.segments, "step": frame.steps}
-        select = ["segment", "step", "row_number() OVER (PARTITION BY segment ORDER BY step) AS row", "count(*) OVER (PARTITION BY segment) AS rows"]
+        select = [
+            "segment",
+            "step",
+            "row_number() OVER (PARTITION BY segment ORDER BY step) AS row",
+            "count(*) OVER (PARTITION BY segment) AS rows",
+        ]
         size = len(frame)
         count = self.counts["train"]
         for name in sorted(wanted):
@@ -81,9 +86,20 @@ class Views:
             for row, value in enumerate(column.values):
                 if value is not None:
                     rows.append((frame.segments[row], frame.steps[row], key.signal, key.axis, key.label, value))
-        self._rows("component", {"segment": "INTEGER", "step": "BIGINT", "signal": "VARCHAR", "axis": "VARCHAR", "label": "VARCHAR", "value": "DOUBLE"}, rows)
-        for row in rows:
-            self.counts["component"][row[2]] = self.counts["component"].get(row[2], 0) + 1
+        self._rows(
+            "component",
+            {
+                "segment": "INTEGER",
+                "step": "BIGINT",
+                "signal": "VARCHAR",
+                "axis": "VARCHAR",
+                "label": "VARCHAR",
+                "value": "DOUBLE",
+            },
+            rows,
+        )
+        for entry in rows:
+            self.counts["component"][entry[2]] = self.counts["component"].get(entry[2], 0) + 1
 
     def _detail(self, trace: Trace, declared: dict[str, set[str]]) -> None:
         types = {
@@ -92,44 +108,75 @@ class Views:
         }  # fmt: skip
         detail = trace.detail
         rows = [
-            (detail.segments[row], detail.steps[row], column.key.rank, column.key.layer, column.key.expert, column.key.module, column.key._replace(rank=None).column, cell.value, cell.state)
+            (
+                detail.segments[row],
+                detail.steps[row],
+                column.key.rank,
+                column.key.layer,
+                column.key.expert,
+                column.key.module,
+                column.key._replace(rank=None).column,
+                cell.value,
+                cell.state,
+            )
             for row, column, cell in detail.cells()
         ]
         if trace.table is None:
             self._rows("detail", types, rows)
         else:
             self.con.execute(f"CREATE VIEW detail AS {trace.table}")
-        index = {"layer": "expert IS NULL AND (layer IS NOT NULL OR module IS NOT NULL)", "expert": "expert IS NOT NULL", "rank": "rank IS NOT NULL AND layer IS NULL AND expert IS NULL"}
+        index = {
+            "layer": "expert IS NULL AND (layer IS NOT NULL OR module IS NOT NULL)",
+            "expert": "expert IS NOT NULL",
+            "rank": "rank IS NOT NULL AND layer IS NULL AND expert IS NULL",
+        }
         for view, keys in _INDEX.items():
             wanted = sorted(declared.get(view, ()))
             picks = []
             for name in wanted:
-                picks += [f"max(value) FILTER (WHERE signal = '{name}') AS \"{name}\"", f"max(state) FILTER (WHERE signal = '{name}') AS \"{name}__state\""]
+                picks += [
+                    f"max(value) FILTER (WHERE signal = '{name}') AS \"{name}\"",
+                    f"max(state) FILTER (WHERE signal = '{name}') AS \"{name}__state\"",
+                ]
             self.con.execute(
                 f"CREATE VIEW {view} AS SELECT segment, step, {', '.join([*keys, *picks])} FROM detail WHERE {index[view]} GROUP BY segment, step, {', '.join(keys)}"
             )
             if rows or trace.table is not None:
-                found = self.con.execute(f"SELECT signal, count(*) FROM detail WHERE {index[view]} GROUP BY signal").fetchall()
+                found = self.con.execute(
+                    f"SELECT signal, count(*) FROM detail WHERE {index[view]} GROUP BY signal"
+                ).fetchall()
                 self.counts[view] = dict(found)
 
     def _events(self, trace: Trace) -> None:
-        rows = [(e.segment, e.step, e.rank, e.kind, e.text, e.value, e.source, e.line, n) for n, e in enumerate(trace.events)]
+        rows = [
+            (e.segment, e.step, e.rank, e.kind, e.text, e.value, e.source, e.line, n)
+            for n, e in enumerate(trace.events)
+        ]
         types = {"segment": "INTEGER", "step": "BIGINT", "rank": "INTEGER", "kind": "VARCHAR", "text": "VARCHAR", "value": "DOUBLE", "source": "INTEGER", "line": "BIGINT", "seq": "BIGINT"}  # fmt: skip
         self._rows("events", types, rows)
         for event in trace.events:
             self.counts["events"][event.kind] = self.counts["events"].get(event.kind, 0) + 1
 
     def _rows(self, name: str, types: dict[str, str], rows: list[tuple[Any, ...]]) -> None:
-        columns = {key: list(values) for key, values in zip(types, zip(*rows, strict=True), strict=True)} if rows else {key: [] for key in types}
+        columns = (
+            {key: list(values) for key, values in zip(types, zip(*rows, strict=True), strict=True)}
+            if rows
+            else {key: [] for key in types}
+        )
         self._create(name, columns, len(rows), types)
 
     def _create(self, name: str, columns: dict[str, list[Any]], size: int, types: dict[str, str] | None = None) -> None:
-        known = types or {key: "BIGINT" if key in ("segment", "step") else "VARCHAR" if key.endswith("__state") else "DOUBLE" for key in columns}
+        known = types or {
+            key: "BIGINT" if key in ("segment", "step") else "VARCHAR" if key.endswith("__state") else "DOUBLE"
+            for key in columns
+        }
         if not size:
             self.con.execute(f"CREATE TABLE {name} ({', '.join(f'{_q(key)} {known[key]}' for key in columns)})")
         elif size * len(columns) < _ARROW_FROM:
             names = {f"p{i}": values for i, values in enumerate(columns.values())}
-            picks = ", ".join(f"unnest(${p}::{known[key]}[]) AS {_q(key)}" for p, key in zip(names, columns, strict=True))
+            picks = ", ".join(
+                f"unnest(${p}::{known[key]}[]) AS {_q(key)}" for p, key in zip(names, columns, strict=True)
+            )
             self.con.execute(f"CREATE TABLE {name} AS SELECT {picks}", names)
         else:
             import pyarrow as pa

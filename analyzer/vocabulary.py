@@ -16,7 +16,12 @@ from typing import Any, NamedTuple
 from faultproxy.analyzer.trace import Key
 
 _STATS = "mean|max|min|std|median|p25|p50|p75|p99"
-_PLACE = {"stat": rf"(?P<stat>{_STATS})", "layer": r"(?P<layer>\d+)", "expert": r"(?P<expert>\d+)", "label": r"(?P<label>.+?)"}
+_PLACE = {
+    "stat": rf"(?P<stat>{_STATS})",
+    "layer": r"(?P<layer>\d+)",
+    "expert": r"(?P<expert>\d+)",
+    "label": r"(?P<label>.+?)",
+}
 _EVAL = re.compile(r"^(?:eval|validation|valid|val|test)(?:[_/\-. ]|(?=loss))(?:set[_/ ])?(?P<rest>.+)$", re.IGNORECASE)
 #: `train_rollout_kl (megatron impl)`: a name with a remark behind it.
 _REMARK = re.compile(r"^(?P<key>.*\S)\s+[(\[][^()\[\]]*[)\]]$")
@@ -80,7 +85,13 @@ def _lookup(key: str) -> Resolved | None:
                 layer, module = None, f"moe[{layer}]"
             expert = int(groups["expert"]) if groups.get("expert") else None
             stat, label = groups.get("stat"), groups.get("label")
-            return Resolved(base._replace(stat=None if stat == "mean" else stat, label=label, layer=layer, expert=expert, module=module), 1.0, rank)
+            return Resolved(
+                base._replace(
+                    stat=None if stat == "mean" else stat, label=label, layer=layer, expert=expert, module=module
+                ),
+                1.0,
+                rank,
+            )
     return None
 
 

@@ -29,7 +29,10 @@ _NOT_TRACES = {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".npy", ".npz", "
 #: JSON files every checkpoint holds that carry no metrics.
 _NOT_METRICS = {"config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "special_tokens_map.json", "vocab.json", "added_tokens.json", "model.safetensors.index.json", "preprocessor_config.json", "all_results.json", "train_results.json", "eval_results.json", "adapter_config.json", "labels.jsonl", "merges.txt", "requirements.txt"}  # fmt: skip
 #: Sub-folders that belong to the run of the folder that holds them.
-_PARTS = re.compile(r"^(?:checkpoint|ckpt|global_step|iter|rank|node|worker|logs?|log|tb|tensorboard|runs?|output|metrics|attempt|restart|stdout|stderr|torchelastic|none_|default|\d+$)", re.IGNORECASE)
+_PARTS = re.compile(
+    r"^(?:checkpoint|ckpt|global_step|iter|rank|node|worker|logs?|log|tb|tensorboard|runs?|output|metrics|attempt|restart|stdout|stderr|torchelastic|none_|default|\d+$)",
+    re.IGNORECASE,
+)
 _RANK = re.compile(r"(?:^|[_.\-/])rank[_\-]?(\d{1,6})(?=[_.\-/]|$)", re.IGNORECASE)
 #: A folder with more candidate files than this is sampled in name order, and the report says so.
 MAX_FILES = 4096
@@ -78,7 +81,8 @@ def _runs(path: Path) -> list[tuple[str, list[File]]]:
         raise UnreadableError(f"{path}: neither a file nor a folder")
     if (path / "values.parquet").is_file():
         return [(path.name, [File(path / "values.parquet")])]
-    own, groups = [], {}
+    own: list[Path] = []
+    groups: dict[str, list[Path]] = {}
     for found in walk(path):
         if found.suffix.lower() in _NOT_TRACES or found.name in _NOT_METRICS:
             continue
@@ -90,9 +94,14 @@ def _runs(path: Path) -> list[tuple[str, list[File]]]:
     if own and not groups:
         return [(path.name, [File(file) for file in own])]
     if not own and not groups:
-        raise UnreadableError(f"{path}: the folder holds no file that could be a trace (looked for logs, JSON, CSV, Parquet)")
+        raise UnreadableError(
+            f"{path}: the folder holds no file that could be a trace (looked for logs, JSON, CSV, Parquet)"
+        )
     runs = [(path.name, [File(file) for file in own])] if own else []
-    return runs + [(f"{path.name}/{name}", [File(file) for file in files]) for name, files in sorted(groups.items(), key=lambda g: natural(g[0]))]
+    return runs + [
+        (f"{path.name}/{name}", [File(file) for file in files])
+        for name, files in sorted(groups.items(), key=lambda g: natural(g[0]))
+    ]
 
 
 def _read_run(name: str, files: list[File]) -> Trace:

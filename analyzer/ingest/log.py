@@ -86,7 +86,14 @@ class Log:
             else:
                 self._detail_put(self.frame.steps[row], column.key, raw, cell)
 
-    def rows(self, steps: Sequence[int], keys: Sequence[str], columns: Sequence[Sequence[Any]], lines: Sequence[int], format: str) -> None:
+    def rows(
+        self,
+        steps: Sequence[int],
+        keys: Sequence[str],
+        columns: Sequence[Sequence[Any]],
+        lines: Sequence[int],
+        format: str,
+    ) -> None:
         """Add many records that share their keys, column by column: the fast path for JSON lines and CSV.
 
         `columns[i]` holds the parsed JSON values of `keys[i]`. Rows that would merge or restart go one by one.
@@ -212,7 +219,9 @@ class Log:
         if self.formats:
             self.source.format = "+".join(sorted(self.formats, key=lambda name: -self.formats[name]))
         if self._duplicates:
-            self.warnings.append(f"{self.source.path}: {self._duplicates} values were written twice for one step; the last counts")
+            self.warnings.append(
+                f"{self.source.path}: {self._duplicates} values were written twice for one step; the last counts"
+            )
         if self._dropped_keys:
             self.warnings.append(f"{self.source.path}: more than {MAX_KEYS} metric names; the others were not kept")
         if self._dropped_events:

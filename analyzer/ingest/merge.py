@@ -58,7 +58,11 @@ def _place(trace: Trace, lead: Log, log: Log) -> int:
         _append(trace.detail, log.frame, 0, rank=log.file_rank)
         return 0
     where = {(s, t): row for row, (s, t) in enumerate(zip(trace.frame.segments, trace.frame.steps, strict=True))}
-    common = [(row, where[key]) for row, key in enumerate(zip(log.frame.segments, log.frame.steps, strict=True)) if key in where]
+    common = [
+        (row, where[key])
+        for row, key in enumerate(zip(log.frame.segments, log.frame.steps, strict=True))
+        if key in where
+    ]
     same = differ = 0
     for column in log.frame.columns.values():
         held = trace.frame.columns.get(column.key)
@@ -104,7 +108,9 @@ def _fill(trace: Trace, log: Log, where: dict[tuple[int, int], int], losers: int
             if held.cell(into) is None:
                 held.put(into, cell)
     if losers:
-        trace.warnings.append(f"{log.source.path}: {losers} values were also in another file of this run, whose copy is used")
+        trace.warnings.append(
+            f"{log.source.path}: {losers} values were also in another file of this run, whose copy is used"
+        )
     if extra.steps:  # rows only this file has: they follow in step order
         rows = extra.steps
         for row in rows:
@@ -146,7 +152,10 @@ def _objective(trace: Trace) -> None:
     if preference:
         trace.facts.setdefault("algorithm", "preference")
     elif rl:
-        trace.facts.setdefault("algorithm", "ppo" if any(k.role == "critic" and k.signal == "value_loss" for k in trace.frame.columns) else "rl")
+        trace.facts.setdefault(
+            "algorithm",
+            "ppo" if any(k.role == "critic" and k.signal == "value_loss" for k in trace.frame.columns) else "rl",
+        )
         key = Key("loss")
         column = trace.frame.columns.get(key)
         if column is not None and Key("policy_loss") not in trace.frame.columns:
@@ -156,5 +165,10 @@ def _objective(trace: Trace) -> None:
 
 
 def _unrecognised(trace: Trace) -> list[str]:
-    keys = {column.raw_key for frame in (trace.frame, trace.detail) for column in frame.columns.values() if not resolve(column.raw_key).known}
+    keys = {
+        column.raw_key
+        for frame in (trace.frame, trace.detail)
+        for column in frame.columns.values()
+        if not resolve(column.raw_key).known
+    }
     return sorted(keys)

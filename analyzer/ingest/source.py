@@ -74,17 +74,18 @@ class File:
         try:
             return open(self.path, "rb")
         except OSError as error:
-            raise UnreadableError(f"{self.path}: cannot be opened ({error.strerror or error}); check the path and its rights") from error
+            raise UnreadableError(
+                f"{self.path}: cannot be opened ({error.strerror or error}); check the path and its rights"
+            ) from error
 
     def head(self, size: int = 1 << 16) -> bytes:
         """The first decompressed bytes, for sniffing; raises UnreadableError for an empty or foreign file."""
-        chunks = []
-        for chunk in self.chunks(limit=size):
-            chunks.append(chunk)
-        head = b"".join(chunks)[:size]
+        head = b"".join(self.chunks(limit=size))[:size]
         self.truncated = False
         if not head.strip(b"\x00 \r\n\t"):
-            raise UnreadableError(f"{self.path}: empty (no bytes but blanks); point at the log, JSON, CSV, or Parquet of the run")
+            raise UnreadableError(
+                f"{self.path}: empty (no bytes but blanks); point at the log, JSON, CSV, or Parquet of the run"
+            )
         for magic, what in _MAGIC.items():
             if head.startswith(magic):
                 raise UnreadableError(f"{self.path}: is {what}")
@@ -197,7 +198,7 @@ def _zstd(raw: BinaryIO) -> BinaryIO:
     import zstandard
 
     # 128 MiB window: what `zstd --long` writes by default; a frame that asks for more is refused, not allocated.
-    return zstandard.ZstdDecompressor(max_window_size=128 << 20).stream_reader(raw, read_across_frames=True)  # type: ignore[return-value]
+    return zstandard.ZstdDecompressor(max_window_size=128 << 20).stream_reader(raw, read_across_frames=True)
 
 
 def walk(folder: Path) -> Iterator[Path]:

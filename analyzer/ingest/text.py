@@ -83,4 +83,15 @@ def _silence(log: Log) -> None:
     if since is None or until is None or not log.source.rows or until <= since:
         return
     text = f"the log goes on for {(until - since) / 60:.0f} minutes after its last metric row"
-    log.events.append(Event("silence", text, log.step, log.frame.segments[-1] if log.frame.segments else 0, None, float(until - since), log.index, log.memory["clock_line"]))
+    log.events.append(
+        Event(
+            "silence",
+            text,
+            log.step,
+            log.frame.segments[-1] if log.frame.segments else 0,
+            None,
+            float(until - since),
+            log.index,
+            log.memory["clock_line"],
+        )
+    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from math import isnan
 
 from faultproxy.analyzer.trace import MASKED, NAN, NEG_INF, NONFINITE, POS_INF, QUANTISED, Cell
 
@@ -86,7 +87,7 @@ def native(value: object) -> Cell | None:
             value = float(value)
         except OverflowError:
             return Cell(None, POS_INF if value > 0 else NEG_INF, str(value)[:40])
-        if value != value:
+        if isnan(value):
             return Cell(None, NAN, "NaN")
         if value in (float("inf"), float("-inf")):
             return Cell(None, POS_INF if value > 0 else NEG_INF, "Infinity" if value > 0 else "-Infinity")

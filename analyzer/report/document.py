@@ -28,7 +28,15 @@ def document(diagnosis: Diagnosis) -> dict[str, Any]:
         "run": {
             "id": trace.run,
             "sources": [
-                {"path": s.path, "format": s.format, "sha256": s.sha256, "rows": s.rows, "unparsed": s.unparsed, "truncated": s.truncated} for s in trace.sources
+                {
+                    "path": s.path,
+                    "format": s.format,
+                    "sha256": s.sha256,
+                    "rows": s.rows,
+                    "unparsed": s.unparsed,
+                    "truncated": s.truncated,
+                }
+                for s in trace.sources
             ],
             "framework": trace.facts.get("framework"),
             "steps": len(set(zip(frame.segments, frame.steps, strict=True))),
@@ -52,7 +60,9 @@ def document(diagnosis: Diagnosis) -> dict[str, Any]:
         "rank": diagnosis.rank,
         "layer": diagnosis.layer,
         "expert": diagnosis.expert,
-        "candidates": [{"failure_type": t, "factor": f, "probability": p} for t, f, p in diagnosis.candidates if p >= _LEAST],
+        "candidates": [
+            {"failure_type": t, "factor": f, "probability": p} for t, f, p in diagnosis.candidates if p >= _LEAST
+        ],
         "prediction_set": _prediction_set(diagnosis),
         "evidence": [_evidence(finding) for finding in diagnosis.evidence],
         "not_judged": [dict(entry) for entry in diagnosis.not_judged],
@@ -100,5 +110,10 @@ def _reproduce(diagnosis: Diagnosis) -> list[dict[str, str]]:
     if not paths or paths == ["stdin"]:
         return []
     shown = " ".join(shlex.quote(path) for path in paths)
-    commands = [{"title": "repeat this diagnosis", "command": f"analyze {shown} --format json"}] if len(paths) == 1 else []
-    return [*commands, {"title": "keep the trace for the ticket", "command": f"faultproxy ingest {shown} -o trace.parquet"}]
+    commands = (
+        [{"title": "repeat this diagnosis", "command": f"analyze {shown} --format json"}] if len(paths) == 1 else []
+    )
+    return [
+        *commands,
+        {"title": "keep the trace for the ticket", "command": f"faultproxy ingest {shown} -o trace.parquet"},
+    ]

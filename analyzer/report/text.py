@@ -46,7 +46,9 @@ def lines(report: dict[str, Any]) -> list[tuple[str, str]]:
         found.append((label, entry["statement"] + place(entry)))
     for entry in [e for e in report["evidence"] if e["role"] == "benign"][:4]:
         found.append(("benign", entry["statement"] + place(entry)))
-    others = [c for c in report["candidates"] if c["failure_type"] != report["failure_type"] and c["probability"] >= 0.05][:3]
+    others = [
+        c for c in report["candidates"] if c["failure_type"] != report["failure_type"] and c["probability"] >= 0.05
+    ][:3]
     if others:
         found.append(("or", ", ".join(f"{c['failure_type']} {c['probability']:.2f}" for c in others)))
     for check in report["next_checks"]:
@@ -62,7 +64,12 @@ def lines(report: dict[str, Any]) -> list[tuple[str, str]]:
         found.append(("read", f"{source['path']} as {source['format']}: {source['rows']} rows{skipped}{cut}"))
     if report["unrecognised"]:
         names = report["unrecognised"]
-        found.append(("unknown", f"{len(names)} metric names not in the vocabulary: {', '.join(names[:4])}{', ...' if len(names) > 4 else ''}"))
+        found.append(
+            (
+                "unknown",
+                f"{len(names)} metric names not in the vocabulary: {', '.join(names[:4])}{', ...' if len(names) > 4 else ''}",
+            )
+        )
     for warning in report["warnings"][:6]:
         found.append(("warning", warning))
     return found

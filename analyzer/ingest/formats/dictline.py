@@ -19,7 +19,10 @@ from faultproxy.analyzer.ingest.tokens import masked_norm, number, pairs
 from faultproxy.analyzer.trace import Cell
 from faultproxy.analyzer.vocabulary import resolve
 
-_PREFIX = re.compile(r"(?P<word>(?:critic-)?step|rollout|eval|perf|multi_turn|passrate|iteration|iter)\s*[: ]?\s*(?P<step>\d{1,15})\s*:?\s*$", re.IGNORECASE)
+_PREFIX = re.compile(
+    r"(?P<word>(?:critic-)?step|rollout|eval|perf|multi_turn|passrate|iteration|iter)\s*[: ]?\s*(?P<step>\d{1,15})\s*:?\s*$",
+    re.IGNORECASE,
+)
 _BAR = re.compile(r"(\d{1,12})/(\d{1,12}) \[")
 _OPEN = re.compile(r"\{['\"]")
 _STEP_KEYS = ("step", "global_step", "train/step", "rollout/step", "train/global_step", "current_steps")
@@ -41,23 +44,29 @@ def add(cells: dict[str, Cell], step: int | None, log: Log, format: str, axis: s
     if any(key in cells for key in _SUMMARY):
         log.event("completed", "the trainer printed its run summary")
         return True
-    for key in cells:
+    for key, cell in cells.items():
         if resolve(key).key.signal == "grad_norm":
-            cells[key] = masked_norm(cells[key])
-    if step is None and cells and all(resolve(key).key.axis == "eval" or resolve(key).key.signal == "epoch" for key in cells):
+            cells[key] = masked_norm(cell)
+    if (
+        step is None
+        and cells
+        and all(resolve(key).key.axis == "eval" or resolve(key).key.signal == "epoch" for key in cells)
+    ):
         step = log.step or 0  # an evaluation row belongs to the step before it
     log.row(step, cells.items(), format, axis=axis)
     return True
 
 
+def _note_bar(text: str, log: Log) -> None:
+    """Remember the last progress bar (`12/100 [00:31<...`): Hugging Face prints the step nowhere else."""
+    for bar in _BAR.finditer(text):
+        log.memory["bar"] = (int(bar[1]), int(bar[2]))
+
+
 def _parse(line: str, log: Log) -> bool:
     opened = _OPEN.search(line)
     if not opened:
-        bar = None
-        for bar in _BAR.finditer(line):
-            pass
-        if bar:
-            log.memory["bar"] = (int(bar[1]), int(bar[2]))
+        _note_bar(line, log)
         return False
     cells = {}
     for key, token in pairs(line[opened.start() :]):
@@ -69,18 +78,17 @@ def _parse(line: str, log: Log) -> bool:
     prefix = _PREFIX.search(line[: opened.start()])
     if prefix:
         axis = "eval" if prefix["word"].lower() == "eval" else None
-        cells.pop("train/step", None), cells.pop("rollout/step", None)
+        cells.pop("train/step", None)
+        cells.pop("rollout/step", None)
         return add(cells, int(prefix["step"]), log, "step-dict", axis)
     if not any(resolve(key).key.signal in _ANCHORS for key in cells):
         return False
     step = step_from(cells)
-    for bar in _BAR.finditer(line[: opened.start()]):
-        log.memory["bar"] = (int(bar[1]), int(bar[2]))
-    if step is None and "bar" in log.memory:
+    _note_bar(line[: opened.start()], log)
+    if step is None and not log.counted_steps and "bar" in log.memory:
         current, total = log.memory["bar"]
-        if log.memory.setdefault("bar_total", total) == total and current > (log.step or 0) and not log.counted_steps:
-            step = current
-        elif current == log.step:
+        # Other bars (loading, evaluation) have other totals; the first one beside a metric row is the trainer's.
+        if log.memory.setdefault("bar_total", total) == total and current >= (log.step or 0):
             step = current
     return add(cells, step, log, "hf-console")
 

@@ -90,7 +90,11 @@ def _parse(line: str, log: Log) -> bool:
             log.event(kind, line.strip())
             if not (found and kind in ("resumed", "completed")):
                 return True
-    if found and (log.line - log.memory.get("traceback", -999) < 200 or found["message"]) and not _NOISE.search(line[:60]):
+    if (
+        found
+        and (log.line - log.memory.get("traceback", -999) < 200 or found["message"])
+        and not _NOISE.search(line[:60])
+    ):
         log.event("exception", line.strip())
         return True
     return False

@@ -93,7 +93,9 @@ def _read(file: File, log: Log) -> None:
         elif not add_record(record, log):
             log.source.unparsed += 1
     if not log.source.rows and not log.events:
-        raise UnreadableError(f"{file.path}: a JSON document without a list of metric records (looked for objects with a step or a known metric)")
+        raise UnreadableError(
+            f"{file.path}: a JSON document without a list of metric records (looked for objects with a step or a known metric)"
+        )
 
 
 FILE = FileFormat("json", _sniff, _read, order=40)

@@ -30,7 +30,19 @@ from faultproxy.analyzer.vocabulary import resolve
 
 _OF = re.compile(r"\s*(\d{1,15})\s*/\s*\d+")
 _FRACTION_KEYS = ("global_step/max_steps", "iteration")
-_STEP_KEYS = ("step", "global_step", "current_steps", "_step", "iteration", "iter", "train/global_step", "training/global_step", "train_step", "steps", "update")
+_STEP_KEYS = (
+    "step",
+    "global_step",
+    "current_steps",
+    "_step",
+    "iteration",
+    "iter",
+    "train/global_step",
+    "training/global_step",
+    "train_step",
+    "steps",
+    "update",
+)
 _CORE = {"loss", "grad_norm", "policy_loss"}
 _BATCH = 4096
 MAX_DEPTH = 4
@@ -82,7 +94,12 @@ def record(data: dict[str, Any], log: Log) -> bool:
     if step is None:
         for key in _STEP_KEYS:
             value = flat.get(key)
-            if isinstance(value, (int, float)) and not isinstance(value, bool) and value == value and abs(value) < 2**62 and value == int(value):
+            if (
+                isinstance(value, (int, float))
+                and not isinstance(value, bool)
+                and abs(value) < 2**62  # false for NaN too
+                and value == int(value)
+            ):
                 step = int(value)
                 del flat[key]
                 break
@@ -135,7 +152,8 @@ def _read(file: File, log: Log) -> None:
     def flush() -> None:
         if steps:
             log.rows(steps, keys, list(zip(*values, strict=True)), lines, "verl-jsonl")
-            steps.clear(), values.clear(), lines.clear()
+            for batch in (steps, values, lines):
+                batch.clear()
 
     verl = False
     for number, line in enumerate(file.lines(), 1):
@@ -149,7 +167,12 @@ def _read(file: File, log: Log) -> None:
             except ValueError:
                 log.source.unparsed += 1
                 continue
-        if type(data) is dict and len(data) == 2 and type(inner := data.get("data")) is dict and type(data.get("step")) is int:
+        if (
+            type(data) is dict
+            and len(data) == 2
+            and type(inner := data.get("data")) is dict
+            and type(data.get("step")) is int
+        ):
             if not verl:
                 verl = True
                 log.fact("framework", "verl")

@@ -16,7 +16,9 @@ from faultproxy.analyzer.trace import Cell
 from faultproxy.analyzer.vocabulary import resolve
 
 _KEY = r"[A-Za-z][\w./%@-]*(?: [A-Za-z][\w./%@-]*){0,3}"
-_PAIR = re.compile(rf"(?P<key>{_KEY})\s*(?:\([^()]{{1,20}}\))?\s*(?P<sep>[=:]\s*|\s+)(?P<value>{NUMBER})(?P<unit>[A-Za-z%/]*)(?![\w.])")
+_PAIR = re.compile(
+    rf"(?P<key>{_KEY})\s*(?:\([^()]{{1,20}}\))?\s*(?P<sep>[=:]\s*|\s+)(?P<value>{NUMBER})(?P<unit>[A-Za-z%/]*)(?![\w.])"
+)
 _STEP = re.compile(
     r"(?:^|[\s\[(|,])(?:global[_ ]?step|num_updates|step|iteration|iter|update|it)s?\s*[:=#]?\s*\[?(?P<step>\d{1,12})(?:\s*/\s*\d+)?(?![\d.]*[eE.]\d)",
     re.IGNORECASE,

@@ -19,7 +19,18 @@ from faultproxy.analyzer.ingest.tokens import number
 from faultproxy.analyzer.trace import NONFINITE, Cell
 from faultproxy.analyzer.vocabulary import resolve
 
-_STEP = {"step", "steps", "global_step", "global step", "iteration", "iter", "_step", "current_steps", "train_step", "update"}
+_STEP = {
+    "step",
+    "steps",
+    "global_step",
+    "global step",
+    "iteration",
+    "iter",
+    "_step",
+    "current_steps",
+    "train_step",
+    "update",
+}
 _RULE = re.compile(r"^[\s|:+\-=]+$")
 _LONG = ({"metric", "key", "name", "tag", "signal"}, {"value"})
 
@@ -86,7 +97,11 @@ def _read(file: File, log: Log) -> None:
         if len(row) > len(names):
             log.source.unparsed += 1
         step_cell = number(row[step_column]) if step_column is not None and step_column < len(row) else None
-        step = int(step_cell.value) if step_cell and step_cell.value is not None and step_cell.value == int(step_cell.value) else None
+        step = (
+            int(step_cell.value)
+            if step_cell and step_cell.value is not None and step_cell.value == int(step_cell.value)
+            else None
+        )
         if run_column is not None and run_column < len(row) and row[run_column] != run:
             if run is not None and (step is None or (log.step is not None and step > log.step)):
                 log.restart()
