@@ -17,7 +17,7 @@ from __future__ import annotations
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -112,11 +112,14 @@ def fuse(trace: Trace, outcomes: list[Outcome]) -> Diagnosis:
     ordered = sorted(roots, key=lambda f: _precedence(f, roots, trace))
     root = ordered[0]
     assert root.failure_type is not None
-    evidence = [_as(f, "root" if f.failure_type == root.failure_type else "consequence") for f in ordered]
     supporting = [
         f for f in findings if f.role == "support" and root.failure_type in f.supports and f.segment == root.segment
     ]
-    evidence += [_as(f, "root") for f in supporting] + [f for f in findings if f.role == "benign"]
+    evidence = [
+        replace(f, role="root") for f in (*(f for f in ordered if f.failure_type == root.failure_type), *supporting)
+    ]
+    evidence += [replace(f, role="consequence") for f in ordered if f.failure_type != root.failure_type]
+    evidence += [f for f in findings if f.role == "benign"]
     probabilities = _probabilities(ordered, root, supporting)
     about = [f for f in ordered if f.failure_type == root.failure_type] + supporting
     factor, path, factor_confidence = _factor(about)
@@ -318,9 +321,3 @@ def _next_checks(kind: str, causes: tuple[tuple[str, float], ...], factor: str) 
         if kind in check["types"] and len(separates) >= 2:
             found.append({"check": check["check"], "separates": separates, "cost": check["cost"]})
     return tuple(found[:3])
-
-
-def _as(finding: Finding, role: str) -> Finding:
-    from dataclasses import replace
-
-    return replace(finding, role=role)
