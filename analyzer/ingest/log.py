@@ -49,7 +49,7 @@ class Log:
         self._columns: dict[str, Column] = {}
         self._detail_columns: dict[tuple[str, int | None], Column] = {}
         self._segment = 0
-        self._lead_rank: int | None = None
+        self.lead_rank: int | None = None
         self._lead_set = False
         self._duplicates = 0
         self._dropped_keys: set[str] = set()
@@ -67,8 +67,8 @@ class Log:
         self.formats[format] = self.formats.get(format, 0) + 1
         self.source.rows += 1
         if not self._lead_set:
-            self._lead_set, self._lead_rank = True, self.rank
-        if self.rank != self._lead_rank:
+            self._lead_set, self.lead_rank = True, self.rank
+        if self.rank != self.lead_rank:
             self._detail_row(step if step is not None else (self.step or 0), pairs)
             return
         row = self._start(step, lagging=axis == "eval")

@@ -6,8 +6,10 @@ the other fills gaps. Two that overlap but disagree, or follow each other, are r
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from faultproxy.analyzer.ingest.log import Log
-from faultproxy.analyzer.trace import Column, Frame, Key, Trace
+from faultproxy.analyzer.trace import BAD_STATES, Cell, Column, Frame, Key, Trace
 from faultproxy.analyzer.vocabulary import resolve
 
 #: Values printed with few digits still count as the same value.
@@ -40,12 +42,14 @@ def merge(name: str, logs: list[Log]) -> Trace:
     offsets = {log.index: offset for log, offset in placed}
     for log in logs:
         offset = offsets.get(log.index, 0)
-        _append(trace.detail, log.detail, offset)
+        _split(trace.detail, log.detail, offset)
         for event in log.events:
             event.segment += offset
             if event.step is None and trace.frame.steps and not len(log.frame):
                 event.step, event.segment = trace.frame.steps[-1], trace.frame.segments[-1]
             trace.events.append(event)
+    if frames:
+        _ranks(trace, frames[0])
     trace.facts.setdefault("steps_are_rows", any(log.counted_steps for log in frames))
     _objective(trace)
     trace.unrecognised = _unrecognised(trace)
@@ -55,7 +59,7 @@ def merge(name: str, logs: list[Log]) -> Trace:
 def _place(trace: Trace, lead: Log, log: Log) -> int:
     """Put one more file into the trace; returns the segment offset its events get."""
     if log.file_rank is not None and log.file_rank != lead.file_rank:
-        _append(trace.detail, log.frame, 0, rank=log.file_rank)
+        _split(trace.detail, log.frame, 0, log.file_rank)
         return 0
     where = {(s, t): row for row, (s, t) in enumerate(zip(trace.frame.segments, trace.frame.steps, strict=True))}
     common = [
@@ -125,7 +129,8 @@ def _fill(trace: Trace, log: Log, where: dict[tuple[int, int], int], losers: int
                     held.put(len(frame) - 1, cell)
 
 
-def _append(into: Frame, frame: Frame, offset: int, rank: int | None = None) -> None:
+def _append(into: Frame, frame: Frame, offset: int) -> None:
+    """Put the rows of a later file behind those already there."""
     if not len(frame):
         return
     start = len(into)
@@ -134,14 +139,65 @@ def _append(into: Frame, frame: Frame, offset: int, rank: int | None = None) -> 
     into.sources += frame.sources
     into.lines += frame.lines
     for key, column in frame.columns.items():
-        new = key if rank is None else key._replace(rank=rank)
-        held = into.columns.get(new)
-        if held is None:
-            held = into.columns[new] = Column(new, column.raw_key)
+        held = into.columns.setdefault(key, Column(key, column.raw_key))
         held.values.extend([None] * (start - len(held.values)))
         held.values.extend(column.values)
         held.states.update({row + start: state for row, state in column.states.items()})
         held.raws.update({row + start: raw for row, raw in column.raws.items()})
+
+
+def _split(detail: Frame, frame: Frame, offset: int, rank: int | None = None) -> None:
+    """Put a frame beside what `detail` holds: one row a step for all ranks, so that 1,000 ranks are columns, not gaps."""
+    where = {key: row for row, key in enumerate(zip(detail.segments, detail.steps, strict=True))}
+    rows = []
+    for row in range(len(frame)):
+        key = (frame.segments[row] + offset, frame.steps[row])
+        into = where.get(key)
+        if into is None:
+            into = where[key] = len(detail)
+            detail.segments.append(key[0])
+            detail.steps.append(key[1])
+            detail.sources.append(frame.sources[row])
+            detail.lines.append(frame.lines[row])
+        rows.append(into)
+    for column in frame.columns.values():
+        new = column.key if rank is None else column.key._replace(rank=rank)
+        held = detail.columns.setdefault(new, Column(new, column.raw_key))
+        for row, into in enumerate(rows):
+            cell = column.cell(row)
+            if cell is not None:
+                held.put(into, cell)
+
+
+def _ranks(trace: Trace, lead: Log) -> None:
+    """Where ranks are split: give the leading rank its own column too, and let the worst rank show in the whole-model row.
+
+    A gradient that is not finite on one rank alone is a dead run, whichever rank's log was read first.
+    """
+    split: dict[Key, list[Column]] = {}
+    for key, column in trace.detail.columns.items():
+        if key.rank is not None:
+            split.setdefault(key._replace(rank=None), []).append(column)
+    if not split:
+        return
+    rank = lead.file_rank if lead.file_rank is not None else lead.lead_rank
+    if rank is not None:
+        _split(
+            trace.detail,
+            replace(trace.frame, columns={k: c for k, c in trace.frame.columns.items() if k in split}),
+            0,
+            rank,
+        )
+    where = {key: row for row, key in enumerate(zip(trace.frame.segments, trace.frame.steps, strict=True))}
+    for key, columns in split.items():
+        whole = trace.frame.columns.get(key)
+        if whole is None:
+            continue
+        for column in columns:
+            for row, state in column.states.items():
+                into = where.get((trace.detail.segments[row], trace.detail.steps[row]))
+                if into is not None and state in BAD_STATES and whole.states.get(into) not in BAD_STATES:
+                    whole.put(into, Cell(None, state, column.raws.get(row)))
 
 
 def _objective(trace: Trace) -> None:
