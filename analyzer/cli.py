@@ -2,98 +2,191 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
-from typing import Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from faultproxy import __version__
 from faultproxy.analyzer.errors import FaultproxyError, InputError
+from faultproxy.analyzer.report.clean import encodable, visible
+
+if TYPE_CHECKING:
+    from faultproxy.analyzer.report.text import Painter
 
 FORMATS = ("text", "json", "markdown")
+#: Verdicts that make `--fail-on` exit 1.
+FAIL_ON: dict[str, tuple[str, ...]] = {"failed": ("failed",), "inconclusive": ("failed", "inconclusive"), "never": ()}
+DONE, MATCHED, BAD_INPUT, OUR_BUG, INTERRUPTED = 0, 1, 2, 3, 130
 
 
-def guarded(command: click.Command) -> Callable[[], None]:
-    """Wrap a command with the exit codes of DESIGN 6: 2 for bad input, 3 for our own bug, never 1 for a crash."""
+def guarded(command: click.Command, name: str) -> Callable[[], None]:
+    """Wrap a command with the exit codes of DESIGN 6: 2 for bad input, 3 for our own bug, never 1 for a crash.
+
+    It does not go through click's `main`, which turns a closed pipe into exit 1.
+    """
 
     def main() -> None:
-        try:
-            command.main(standalone_mode=False)
-        except click.exceptions.Exit as exit_:
-            sys.exit(exit_.exit_code)
-        except click.ClickException as error:
-            error.show()
-            sys.exit(2)
-        except (click.Abort, KeyboardInterrupt):
-            sys.exit(130)
-        except InputError as error:
-            click.echo(f"error: {error}", err=True)
-            sys.exit(2)
-        except BrokenPipeError:
-            sys.stderr.close()
-            sys.exit(0)
-        except FaultproxyError as error:
-            click.echo(f"error: {error}", err=True)
-            sys.exit(3)
-        except Exception as error:
-            import traceback
-
-            traceback.print_exc()
-            click.echo(f"error: this is a bug in faultproxy {__version__} ({type(error).__name__}); please report it with the lines above", err=True)
-            sys.exit(3)
+        sys.exit(_run(command, name))
 
     return main
 
 
+def _run(command: click.Command, name: str) -> int:
+    try:
+        with command.make_context(name, sys.argv[1:]) as context:
+            command.invoke(context)
+        return DONE
+    except click.exceptions.Exit as exit_:
+        return exit_.exit_code
+    except click.ClickException as error:
+        error.show()
+        return BAD_INPUT
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except InputError as error:
+        _say(f"error: {error}")
+        return BAD_INPUT
+    except FaultproxyError as error:
+        _say(f"error: {error}")
+        return OUR_BUG
+    except Exception as error:  # noqa: BLE001 - exit 3 for whatever it is, with its traceback
+        import traceback
+
+        _say(traceback.format_exc())
+        kind = type(error).__name__
+        _say(f"error: this is a bug in faultproxy {__version__} ({kind}); please report it with the lines above")
+        return OUR_BUG
+
+
+def _say(message: str) -> None:
+    """Print to stderr, whatever file names and log text are in it; a closed stderr changes no exit code."""
+    with suppress(OSError):
+        click.echo("\n".join(visible(line) for line in message.splitlines()), err=True)
+
+
 @click.command()
 @click.argument("traces", nargs=-1, required=True, metavar="TRACE...")
-@click.option("--format", "format_", type=click.Choice(FORMATS), default="text", show_default=True, help="Report format.")
-@click.option("--output", "-o", type=click.Path(dir_okay=False), help="Write the report here instead of stdout.")
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(FORMATS),
+    default="text",
+    show_default=True,
+    help="How the report is written.",
+)
+@click.option(
+    "--output", "-o", type=click.Path(dir_okay=False), help="Write the report to this file instead of stdout."
+)
 @click.option("--force", is_flag=True, help="Overwrite --output when it exists.")
-@click.option("--fail-on", type=click.Choice(("failed", "inconclusive", "never")), default="never", show_default=True, help="Exit 1 when a verdict is this (inconclusive includes failed).")
-@click.version_option(__version__, prog_name="faultproxy")
+@click.option(
+    "--fail-on",
+    type=click.Choice(tuple(FAIL_ON)),
+    default="never",
+    show_default=True,
+    help="Exit 1 on this verdict; inconclusive includes failed.",
+)
+@click.version_option(__version__, prog_name="faultproxy")  # fmt: skip
 def analyze(traces: tuple[str, ...], format_: str, output: str | None, force: bool, fail_on: str) -> None:
-    """Say what failed in the run that left TRACE: a file, a folder, or - for stdin.
+    """Say what failed in the run that left TRACE behind.
+
+    TRACE is a file, a folder, or - for stdin: console logs, JSON lines, CSV, trainer_state.json, plain or as .gz or
+    .zst. A folder is one run; sub-folders that are runs of their own get a diagnosis each. One diagnosis is one JSON
+    object, several are an array.
 
     \b
-    analyze run.log
-    analyze job_dir/ --format json
-    cat run.log | analyze - --fail-on failed
+    Examples:
+      analyze run.log
+      analyze job_dir/ --format json --output diagnosis.json
+      kubectl logs trainer-0 | analyze - --fail-on failed
+      analyze attempt_*/ --format markdown
+
+    \b
+    Exit status:
+      0  done, whatever the verdict
+      1  --fail-on matched, never anything else
+      2  bad input, or nothing in it could be read
+      3  a bug in faultproxy
     """
     from faultproxy.analyzer.diagnose import diagnose
     from faultproxy.analyzer.ingest import read
     from faultproxy.analyzer.report.document import document
 
+    _refuse_existing(output, force)
     reports = [document(diagnose(trace)) for trace in read(list(traces))]
-    emit(_render(reports, format_), output, force)
-    bad = {"failed": ("failed",), "inconclusive": ("failed", "inconclusive"), "never": ()}[fail_on]
-    if any(report["verdict"] in bad for report in reports):
-        raise click.exceptions.Exit(1)
+    emit(_render(reports, format_, terminal=output is None and sys.stdout.isatty()), output, force)
+    if any(report["verdict"] in FAIL_ON[fail_on] for report in reports):
+        raise click.exceptions.Exit(MATCHED)
 
 
-def _render(reports: list[dict[str, Any]], format_: str) -> str:
+def _refuse_existing(output: str | None, force: bool) -> None:
+    """Fail before the work, not after it."""
+    if output is not None and not force and os.path.lexists(output):
+        raise InputError(f"{output}: exists already; choose another name or pass --force")
+
+
+def _render(reports: list[dict[str, Any]], format_: str, terminal: bool) -> str:
     if format_ == "json":
-        import orjson
+        from faultproxy.analyzer.report.document import dumps
 
-        return orjson.dumps(reports[0] if len(reports) == 1 else reports, option=orjson.OPT_INDENT_2).decode() + "\n"
+        return dumps(reports)
     if format_ == "markdown":
         from faultproxy.analyzer.report.markdown import render as markdown
 
         return markdown(reports)
     from faultproxy.analyzer.report.text import render
 
-    return render(reports)
+    return render(reports, *_terminal()) if terminal else render(reports)
+
+
+def _terminal() -> tuple[int, Painter]:
+    """Width and painter of the terminal; the painter leaves text alone under NO_COLOR and on dumb terminals."""
+    from rich.console import Console
+    from rich.style import Style
+
+    console = Console(file=sys.stdout)
+    styles = {"failed": "bold red", "healthy": "bold green", "inconclusive": "bold yellow", "label": "dim"}
+    parsed = {kind: Style.parse(style) for kind, style in styles.items()}
+    system = None if console.no_color else console._color_system
+
+    def paint(kind: str, text: str) -> str:
+        return parsed[kind].render(text, color_system=system)
+
+    return console.width, paint
 
 
 def emit(text: str, output: str | None, force: bool) -> None:
-    """Write a report to stdout or, atomically, to a file that does not exist yet (unless forced)."""
-    if output is None:
-        click.echo(text, nl=False)
-        return
-    from faultproxy.analyzer.files import write_atomic
+    """Write a report to stdout or, atomically, to a file that does not exist yet (unless forced).
 
-    write_atomic(output, text.encode(), force)
+    A reader that closes the pipe early (`| head -1`) has what it wanted: that is no error.
+    """
+    if output is not None:
+        from faultproxy.analyzer.files import write_atomic
+
+        write_atomic(output, text.encode(), force)
+        return
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except UnicodeEncodeError:
+        encoding = sys.stdout.encoding or "ascii"
+        sys.stdout.write(encodable(text).encode(encoding, "replace").decode(encoding))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _discard_stdout()
+    except OSError as error:
+        _discard_stdout()
+        raise InputError(f"stdout: cannot be written ({error.strerror or error}); check space") from error
+
+
+def _discard_stdout() -> None:
+    """Point stdout at nothing, or Python flushes it once more at exit, complains, and exits 120."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
 
 
 @click.group()
@@ -104,5 +197,5 @@ def faultproxy() -> None:
 
 faultproxy.add_command(analyze)
 
-analyze_main = guarded(analyze)
-main = guarded(faultproxy)
+analyze_main = guarded(analyze, "analyze")
+main = guarded(faultproxy, "faultproxy")

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shlex
+from math import isfinite
 from typing import Any
 
 from faultproxy import __version__
 from faultproxy.analyzer.catalogue import fingerprint
 from faultproxy.analyzer.diagnose import Diagnosis
 from faultproxy.analyzer.engine import Finding
+from faultproxy.analyzer.report.clean import encodable
+from faultproxy.analyzer.report.text import REPEAT
 
 SCHEMA = 1
 #: Candidates below this probability are noise and are left out.
 _LEAST = 0.01
+_CONTROLS = re.compile(r"[\x7f-\x9f]")
 
 
 def document(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -22,7 +28,7 @@ def document(diagnosis: Diagnosis) -> dict[str, Any]:
     layers = {key.layer for key in trace.detail.columns if key.layer is not None}
     experts = {key.expert for key in trace.detail.columns if key.expert is not None}
     ranks = {key.rank for key in trace.detail.columns if key.rank is not None}
-    return {
+    found: dict[str, Any] = {
         "schema": SCHEMA,
         "tool": {"name": "faultproxy", "version": __version__, "rules": fingerprint(), "model": None},
         "run": {
@@ -73,6 +79,17 @@ def document(diagnosis: Diagnosis) -> dict[str, Any]:
         "unrecognised": list(trace.unrecognised),
         "warnings": list(diagnosis.warnings),
     }
+    plain: dict[str, Any] = _plain(found)
+    return plain
+
+
+def dumps(documents: list[dict[str, Any]]) -> str:
+    """JSON text of one document, or an array of several. DEL and C1 controls are escaped too: terminals act on them."""
+    import orjson
+
+    found = documents[0] if len(documents) == 1 else documents
+    text = orjson.dumps(found, option=orjson.OPT_INDENT_2).decode() + "\n"
+    return _CONTROLS.sub(lambda c: f"\\u{ord(c[0]):04x}", text)
 
 
 def _prediction_set(diagnosis: Diagnosis, mass: float = 0.9) -> list[list[str]]:
@@ -105,15 +122,26 @@ def _evidence(finding: Finding) -> dict[str, Any]:
 
 
 def _reproduce(diagnosis: Diagnosis) -> list[dict[str, str]]:
-    """Commands that exist today: repeat this diagnosis, and keep the trace in canonical form for the ticket."""
+    """Commands that exist today and need nothing but the files that were read."""
     paths = [s.path for s in diagnosis.trace.sources]
-    if not paths or paths == ["stdin"]:
+    if not paths or "stdin" in paths:
         return []
-    shown = " ".join(shlex.quote(path) for path in paths)
-    commands = (
-        [{"title": "repeat this diagnosis", "command": f"analyze {shown} --format json"}] if len(paths) == 1 else []
-    )
-    return [
-        *commands,
-        {"title": "keep the trace for the ticket", "command": f"faultproxy ingest {shown} -o trace.parquet"},
-    ]
+    target = paths[0] if len(paths) == 1 else os.path.commonpath(paths)
+    return [{"title": REPEAT, "command": f"analyze {_argument(target)} --format json"}]
+
+
+def _argument(path: str) -> str:
+    return shlex.quote(path if not path.startswith("-") else f"./{path}")
+
+
+def _plain(value: Any) -> Any:
+    """The document with what strict JSON cannot hold replaced: non-finite facts by null, lone surrogates in paths by `?`."""
+    if isinstance(value, str):
+        return encodable(value)
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    if isinstance(value, dict):
+        return {encodable(str(key)): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    return value

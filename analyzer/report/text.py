@@ -1,32 +1,60 @@
-"""The report a person reads at 3 a.m.: the first line is the answer, then evidence, then the next step."""
+"""The report a person reads at 3 a.m.: the first line is the answer, then evidence, then the next step.
+
+It fits one screen, so it leaves out what the JSON report keeps: findings beyond the first few, ways to log the missing
+signals when several runs are shown at once, names outside the vocabulary. `render` knows nothing of terminals; the
+command line hands in a width and a painter where there is one.
+"""
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Callable, Iterator
 from pathlib import PurePath
 from typing import Any
 
-_EVIDENCE = 6
-_WIDTH = 13
+from faultproxy.analyzer.report.clean import visible
+
+#: Title of the command that only repeats the diagnosis.
+REPEAT = "repeat this diagnosis"
+
+#: Paints a piece of text by its kind: failed, healthy, inconclusive, or label.
+Painter = Callable[[str, str], str]
+
+_EVIDENCE, _BENIGN, _WARNINGS, _SOURCES, _CHECKS, _REMEDIES, _RUNS_IN_FULL = 6, 3, 4, 4, 2, 3, 3
+#: A statement quotes the log; beyond this it is the log.
+_STATEMENT = 300
+_LABEL = 13
+#: Below this a hanging indent leaves no room for words.
+_NARROWEST = 40
+#: Lines to be copied as they stand.
+_VERBATIM = ("reproduce",)
 
 
 def headline(report: dict[str, Any]) -> str:
     """The answer in one line."""
-    if report["verdict"] == "healthy":
-        return f"HEALTHY  nothing failed in {report['run']['steps']} steps · {report['confidence']:.2f}"
-    if report["verdict"] == "inconclusive":
-        return "INCONCLUSIVE  this trace does not show enough to judge"
-    causes = [c["cause"] for c in report["causes"] if c["cause"] != "unknown"][:2]
+    verdict, run = report["verdict"], report["run"]
+    if verdict == "healthy":
+        rows = f"{run['steps']} logged {'step' if run['steps'] == 1 else 'steps'}"
+        return f"HEALTHY  nothing failed in {rows} · {report['confidence']:.2f}"
+    if verdict == "inconclusive":
+        return "INCONCLUSIVE  this trace does not show enough to judge the run"
     parts = [report["failure_type"], f"factor {report['factor']}"]
+    if len(report["path"]) > 1:
+        parts[-1] += f" (through {', '.join(report['path'][:-1])})"
+    causes = likely(report)
     if causes:
         parts.append("cause " + " or ".join(causes))
     parts.append(f"{report['confidence']:.2f}")
     if report["first_bad_step"] is not None:
-        unit = "row" if report["run"]["facts"].get("steps_are_rows") else "step"
-        parts.append(f"first bad {unit} {report['first_bad_step']}")
-    for place in ("rank", "layer", "expert"):
-        if report[place] is not None:
-            parts.append(f"{place} {report[place]}")
+        parts.append(f"first bad {'row' if run['facts'].get('steps_are_rows') else 'step'} {report['first_bad_step']}")
+    parts += [f"{name} {report[name]}" for name in ("rank", "layer", "expert") if report[name] is not None]
     return "FAILED  " + " · ".join(parts)
+
+
+def likely(report: dict[str, Any]) -> list[str]:
+    """The causes worth naming in a headline: at most two, the second only when it is near the first."""
+    named = [c for c in report["causes"] if c["cause"] != "unknown"][:2]
+    return [c["cause"] for c in named if c["probability"] >= 0.5 * named[0]["probability"]]
 
 
 def place(entry: dict[str, Any]) -> str:
@@ -34,58 +62,111 @@ def place(entry: dict[str, Any]) -> str:
     if entry["source"] is None:
         return ""
     name = PurePath(entry["source"]).name
-    return f" ({name}:{entry['line']})" if entry["line"] else f" ({name})"
+    return f"{name}:{entry['line']}" if entry["line"] else name
 
 
-def lines(report: dict[str, Any]) -> list[tuple[str, str]]:
-    """The report below its headline as (label, text) pairs, in reading order."""
-    found: list[tuple[str, str]] = []
-    shown = [e for e in report["evidence"] if e["role"] != "benign"][:_EVIDENCE]
-    for entry in shown:
-        label = "evidence" if entry["role"] == "root" else "then"
-        found.append((label, entry["statement"] + place(entry)))
-    for entry in [e for e in report["evidence"] if e["role"] == "benign"][:4]:
-        found.append(("benign", entry["statement"] + place(entry)))
-    others = [
-        c for c in report["candidates"] if c["failure_type"] != report["failure_type"] and c["probability"] >= 0.05
-    ][:3]
-    if others:
-        found.append(("or", ", ".join(f"{c['failure_type']} {c['probability']:.2f}" for c in others)))
-    for check in report["next_checks"]:
-        found.append(("next", f"{check['check']} (separates {' from '.join(check['separates'][:2])}; {check['cost']})"))
-    for entry in report["not_judged"]:
-        found.append(("not judged", f"{entry['what']}: {entry['how']}"))
+def apart(separates: list[str]) -> str:
+    """What a check tells apart, in words."""
+    if len(separates) == 2:
+        return f"tells {separates[0]} from {separates[1]}"
+    return f"tells {', '.join(separates[:-1])} and {separates[-1]} apart"
+
+
+def lines(report: dict[str, Any], brief: bool = False) -> Iterator[tuple[str, str]]:
+    """The report below its headline as (label, text) pairs in reading order; `brief` for one run among many."""
+    yield from _evidence(report)
+    rivals = [c for c in report["candidates"] if c["failure_type"] != report["failure_type"]]
+    rivals = [c for c in rivals if c["probability"] >= 0.05][:3]
+    if rivals:
+        yield "or", ", ".join(f"{c['failure_type']} {c['probability']:.2f}" for c in rivals)
+    for check in report["next_checks"][:_CHECKS]:
+        yield "next", f"{check['check']} ({apart(check['separates'])}; cost: {check['cost']})"
+    if brief:
+        if report["not_judged"]:
+            yield "not judged", ", ".join(entry["what"] for entry in report["not_judged"])
+    else:
+        remedies = list(_by_remedy(report).items())
+        for how, whats in remedies[:_REMEDIES]:
+            yield "not judged", f"{', '.join(whats)}: {how}"
+        if remedies[_REMEDIES:]:
+            others = [what for _, whats in remedies[_REMEDIES:] for what in whats]
+            yield "not judged", f"also {', '.join(others)}; --format json says what to log"
+    yield from _more(report["warnings"], _WARNINGS, "warning", "warnings")
+    yield from _more([_source(s) for s in report["run"]["sources"]], _SOURCES, "read", "files")
     for command in report["reproduce"]:
-        found.append(("reproduce", command["command"]))
-    run = report["run"]
-    for source in run["sources"][:8]:
-        cut = ", truncated" if source["truncated"] else ""
-        skipped = f", {source['unparsed']} not understood" if source["unparsed"] else ""
-        found.append(("read", f"{source['path']} as {source['format']}: {source['rows']} rows{skipped}{cut}"))
-    if report["unrecognised"]:
-        names = report["unrecognised"]
-        found.append(
-            (
-                "unknown",
-                f"{len(names)} metric names not in the vocabulary: {', '.join(names[:4])}{', ...' if len(names) > 4 else ''}",
-            )
-        )
-    for warning in report["warnings"][:6]:
-        found.append(("warning", warning))
+        if command["title"] != REPEAT and not brief:  # the reader has just typed that one
+            yield "reproduce", command["command"]
+
+
+def _evidence(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    bad = [e for role in ("root", "consequence") for e in report["evidence"] if e["role"] == role]
+    benign = [e for e in report["evidence"] if e["role"] == "benign"]
+    for entry in bad[:_EVIDENCE]:
+        yield "evidence" if entry["role"] == "root" else "then", _statement(entry)
+    if len(bad) > _EVIDENCE:
+        yield "then", f"{len(bad) - _EVIDENCE} more findings, in --format json"
+    for entry in benign[:_BENIGN]:
+        yield "harmless", _statement(entry)
+    if len(benign) > _BENIGN:
+        yield "harmless", f"{len(benign) - _BENIGN} more of these"
+
+
+def _statement(entry: dict[str, Any]) -> str:
+    where = place(entry)
+    return visible(entry["statement"], _STATEMENT) + (f" ({where})" if where else "")
+
+
+def _by_remedy(report: dict[str, Any]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for entry in report["not_judged"]:
+        found.setdefault(entry["how"], []).append(entry["what"])
     return found
 
 
-def render(reports: list[dict[str, Any]]) -> str:
-    """Plain text of one or several reports."""
+def _source(source: dict[str, Any]) -> str:
+    skipped = f", {source['unparsed']} not understood" if source["unparsed"] else ""
+    cut = ", cut off" if source["truncated"] else ""
+    return f"{source['path']} as {source['format']}: {source['rows']} rows{skipped}{cut}"
+
+
+def _more(texts: list[str], most: int, label: str, what: str) -> Iterator[tuple[str, str]]:
+    for text in texts[:most]:
+        yield label, visible(text, _STATEMENT)
+    if len(texts) > most:
+        yield label, f"{len(texts) - most} more {what}, in --format json"
+
+
+def _unpainted(_: str, text: str) -> str:
+    return text
+
+
+def render(reports: list[dict[str, Any]], width: int | None = None, paint: Painter = _unpainted) -> str:
+    """Text of one or several reports, wrapped to `width` (a terminal's) with a hanging indent when it is given."""
+    brief = len(reports) > _RUNS_IN_FULL
     blocks = []
     for report in reports:
-        head = headline(report)
-        if len(reports) > 1:
-            head = f"{report['run']['id']}: {head}"
-        body = []
+        block = _headline(report, len(reports) > 1, width, paint)
         last = None
-        for label, text in lines(report):
-            body.append(f"  {label if label != last else '':<{_WIDTH}}{text}")
+        for label, text in lines(report, brief):
+            shown = f"{label if label != last else '':<{_LABEL}}"
+            first, *rest = _wrapped(visible(text), width, 2 + _LABEL) if label not in _VERBATIM else [visible(text)]
+            block.append("  " + (paint("label", shown) if shown.strip() else shown) + first)
+            block += [" " * (2 + _LABEL) + line for line in rest]
             last = label
-        blocks.append("\n".join([head, *body]))
+        blocks.append("\n".join(line.rstrip() for line in block))
     return "\n\n".join(blocks) + "\n"
+
+
+def _headline(report: dict[str, Any], named: bool, width: int | None, paint: Painter) -> list[str]:
+    verdict, _, rest = visible(headline(report)).partition("  ")
+    name = visible(report["run"]["id"]) + ": " if named else ""
+    first, *more = _wrapped(f"{name}{verdict}  {rest}", width, 0)
+    return [first.replace(f"{verdict}  ", paint(report["verdict"], verdict) + "  ", 1), *("  " + line for line in more)]
+
+
+def _wrapped(text: str, width: int | None, indent: int) -> list[str]:
+    """Lines of at most `width - indent - 2`; words (paths, commands) stay whole so that they can be copied."""
+    if width is None or width < _NARROWEST:
+        return [text]
+    room = width - indent - (0 if indent else 2)
+    return textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False, drop_whitespace=True) or [""]
