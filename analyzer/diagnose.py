@@ -123,7 +123,7 @@ def fuse(trace: Trace, outcomes: list[Outcome]) -> Diagnosis:
     probabilities = _probabilities(ordered, root, supporting)
     about = [f for f in ordered if f.failure_type == root.failure_type] + supporting
     factor, path, factor_confidence = _factor(about)
-    causes = _causes(about)
+    causes = _causes([f for f in about if not f.votes or factor in (*f.votes, "undetermined")])
     same = [f for f in ordered if f.failure_type == root.failure_type and f.segment == root.segment]
     return Diagnosis(
         trace=trace,
