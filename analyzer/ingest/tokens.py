@@ -1,5 +1,7 @@
 """The shared tokenizer: how a number is written in a log, and how a dict is printed. Nothing is ever evaluated.
 
+Every expression here, and in the readers, takes time linear in the line: a log is input nobody vouches for.
+
 `number` turns one token into a cell; `pairs` walks the body of a printed dict (`{'loss': nan, 'kl': np.float64(0.1)}`)
 with a regular expression, so bare `nan`, `None`, quoted floats (transformers 5) and numpy wrappers all come out as
 cells, and a dict cut off in the middle still gives the pairs before the cut.
@@ -9,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from math import isnan
+from math import isfinite, isnan
 
 from faultproxy.analyzer.trace import MASKED, NAN, NEG_INF, NONFINITE, POS_INF, QUANTISED, Cell
 
@@ -20,12 +22,16 @@ _WORDS = {
     "null": NONFINITE, "none": NONFINITE,
 }  # fmt: skip
 _BOOLS = {"true": 1.0, "false": 0.0}
-_WRAPPED = re.compile(r"(?:np|numpy|torch|jnp|array|tensor)?\.?[\w.]*\(\s*([^(),]+?)\s*(?:,[^()]*)?\)$")
-_FIXED_ZERO = re.compile(r"[+-]?0\.0{2,}(?:[eE][+-]?0+)?$")
+_WRAPPED = re.compile(r"[\w.]*+\(([^(),]+)(?:,[^()]*)?\)$")
+_FIXED_ZERO = re.compile(r"[+-]?0\.0{2,}$")
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?$")
-_PLAIN = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?$")
+_PLAIN = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?$")
+#: A token longer than this is no number: `%f` writes the largest double with 309 digits.
+MAX_TOKEN = 400
+#: A key longer than this names no signal; readers leave it out, so that no look-up pays for its length.
+MAX_KEY = 200
 #: One number-like token, for readers' regular expressions.
-NUMBER = r"[+-]?(?:\d[\d,]*\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|nan|inf|NaN|NAN|INF|Inf|Infinity)"
+NUMBER = r"[+-]?(?:\d[\d,]*(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|nan|inf|NaN|NAN|INF|Inf|Infinity)"
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _PAIR = re.compile(
     r"""(['"])(?P<key>[^'"\n]{1,200}?)\1\s*:\s*
@@ -43,21 +49,19 @@ def number(token: str) -> Cell | None:
     Accepts plain and wrapped floats (`np.float64(0.1)`, `tensor(0.1, device='cuda:0')`), thousands separators, the
     words for non-finite values in any case, booleans, and `null`/`None` (state `nonfinite`: the kind is unknown).
     A zero printed with two or more fixed decimals is `quantised`: it may be any value below half the last digit.
+    A zero in exponent form (`0.000000E+00`) is exact: that form prints every other number with its digits.
     """
     token = token.strip()
-    if not token:
+    if not token or len(token) > MAX_TOKEN:
         return None
     first = token[0]
     if first in "0123456789.+-":
         if _PLAIN.match(token):
-            value = float(token)
-            if value in (float("inf"), float("-inf")):  # 1e999: larger than a double
-                return Cell(None, POS_INF if value > 0 else NEG_INF, token)
-            if value == 0.0 and _FIXED_ZERO.match(token):
+            if token[0] in "0+-." and _FIXED_ZERO.match(token):
                 return Cell(0.0, QUANTISED)
-            return Cell(value)
+            return _finite(token)
         if _THOUSANDS.match(token):
-            return Cell(float(token.replace(",", "")), raw=token)
+            return _finite(token.replace(",", ""), token)
     word = token.lower()
     if word in _WORDS:
         return Cell(None, _WORDS[word], token)
@@ -67,8 +71,15 @@ def number(token: str) -> Cell | None:
         inner = number(wrapped.group(1))
         return Cell(inner.value, inner.state, token) if inner else None
     if token[-1] in "%" and _PLAIN.match(token[:-1]):
-        return Cell(float(token[:-1]), raw=token)
+        return _finite(token[:-1], token)
     return None
+
+
+def _finite(digits: str, raw: str | None = None) -> Cell:
+    value = float(digits)
+    if isfinite(value):
+        return Cell(value, raw=raw)
+    return Cell(None, POS_INF if value > 0 else NEG_INF, raw or digits)  # 1e999: larger than a double
 
 
 def pairs(text: str) -> Iterator[tuple[str, str]]:

@@ -2,7 +2,8 @@
 
 What is not printed matters as much as what is. A loss that is NaN fails the writer's guard (`>= 0.0`, or `> 0.0` in
 MindSpeed and older Megatron) and its field is missing: the cell is `absent`, which the rules weigh with the gradient
-norm and the skipped steps of the same row. A window whose every step was skipped prints the loss as 0: `masked`.
+norm and the skipped steps of the same row. A window whose every step was skipped prints the loss as 0, whatever it
+was: `masked` where the count of NaN iterations says that it was bad (or is not printed), else `absent`.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from faultproxy.analyzer.trace import ABSENT, MASKED, Cell
 from faultproxy.analyzer.vocabulary import resolve
 
 _HEAD = re.compile(r"iteration:?\s+(?P<step>\d{1,15})\s*/\s*(?P<total>\d{1,15})\s*\|(?P<rest>.*)")
-_VALID = re.compile(r"valid(?:ation)?\S* loss at (?:iteration )?(?P<step>\d{1,15})?[^|]*\|(?P<rest>.*)")
-_VALUE = re.compile(rf"(?P<key>[^|:]+?) (?:loss )?value:\s+(?P<value>{NUMBER})")
+_VALID = re.compile(r"valid(?:ation)?\S{0,40} loss at (?:iteration )?(?P<step>\d{1,15})?[^|]{0,200}\|(?P<rest>.*)")
+_VALUE = re.compile(rf"(?P<key>[^|:]{1,100}?) (?:loss )?value:\s+(?P<value>{NUMBER})")
 _LOSSES = {"loss", "policy_loss"}
 
 
@@ -46,13 +47,14 @@ def _parse(line: str, log: Log) -> bool:
     log.fact("total_steps", int(head["total"]))
     losses: set[str] = log.memory.setdefault("megatron_losses", set())
     losses.update(key for key in cells if resolve(key).key.signal in _LOSSES)
-    skipped = next((c.value for k, c in cells.items() if resolve(k).key.signal == "skipped_steps"), 0.0) or 0.0
+    counts = {resolve(k).key.signal: c.value or 0.0 for k, c in cells.items()}
+    skipped, nans = counts.get("skipped_steps", 0.0), counts.get("nan_steps", 1.0)
     for key in losses or ({"lm loss"} if "grad norm" in cells or "loss scale" in cells else ()):
         cell = cells.get(key)
         if cell is None:
             cells[key] = Cell(None, ABSENT)
         elif cell.value == 0.0 and skipped > 0:
-            cells[key] = Cell(None, MASKED, "0.0")
+            cells[key] = Cell(None, MASKED if nans > 0 else ABSENT, "0.0")
     for key in cells:
         if resolve(key).key.signal == "grad_norm":
             cells[key] = masked_norm(cells[key])
