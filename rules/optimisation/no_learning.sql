@@ -6,5 +6,5 @@ s AS (SELECT segment, any_value(n) AS n, min(step) AS step_start, max(step) AS s
 SELECT step_start, step_end, late AS observed, early AS expected, segment, n AS rows_seen,
     CASE WHEN last_lr = top_lr AND top_lr < 1e-6 THEN printf('; the learning rate is still warming up at %.2g', last_lr) ELSE '' END AS lr_note
 FROM s
-WHERE n >= 50 AND step_start <= $start * gap AND late > (1 - $gain) * early AND early - late < $noise * sigma AND late <= 1.3 * early AND late > (1 - 2 * $gain) * opening AND sigma > 0
+WHERE n >= 50 AND step_start <= $start * gap AND late > (1 - $gain) * early AND early - late < $noise * sigma AND late <= 1.3 * early AND late > (1 - 3 * $gain) * opening AND sigma > 0
 ORDER BY step_start
