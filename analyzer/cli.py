@@ -53,6 +53,9 @@ def _run(command: click.Command, name: str) -> int:
     except FaultproxyError as error:
         _say(f"error: {error}")
         return OUR_BUG
+    except BrokenPipeError:  # whoever closed the pipe has what they wanted
+        _discard_stdout()
+        return DONE
     except Exception as error:  # noqa: BLE001 - exit 3 for whatever it is, with its traceback
         import traceback
 
@@ -144,13 +147,15 @@ def _render(reports: list[dict[str, Any]], format_: str, terminal: bool) -> str:
 
 def _terminal() -> tuple[int, Painter]:
     """Width and painter of the terminal; the painter leaves text alone under NO_COLOR and on dumb terminals."""
+    from rich.color import ColorSystem
     from rich.console import Console
     from rich.style import Style
 
     console = Console(file=sys.stdout)
     styles = {"failed": "bold red", "healthy": "bold green", "inconclusive": "bold yellow", "label": "dim"}
     parsed = {kind: Style.parse(style) for kind, style in styles.items()}
-    system = None if console.no_color else console._color_system
+    coloured = console.color_system is not None and not console.no_color and not console.legacy_windows
+    system = ColorSystem.STANDARD if coloured else None
 
     def paint(kind: str, text: str) -> str:
         return parsed[kind].render(text, color_system=system)

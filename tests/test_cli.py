@@ -6,9 +6,11 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from faultproxy.analyzer import cli
@@ -284,17 +286,28 @@ def test_faultproxy_alone_lists_its_commands(faultproxy: Any) -> None:
     assert faultproxy("analyze", "--help").out.startswith("Usage: faultproxy analyze ")
 
 
+def _commands(
+    group: click.Group = cli.faultproxy, words: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Every command with the words that call it, groups included."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command, name
+        yield (*words, name), command
+        if isinstance(command, click.Group):
+            yield from _commands(command, (*words, name))
+
+
 def test_only_commands_that_exist_are_offered(faultproxy: Any) -> None:
     assert faultproxy("no-such-command").code == 2
-    for name in cli.faultproxy.commands:
-        called = faultproxy(name, "--help")
-        assert called.code == 0 and called.out.startswith(f"Usage: faultproxy {name} ")
+    for words, _ in _commands():
+        called = faultproxy(*words, "--help")
+        assert called.code == 0 and called.out.startswith(f"Usage: faultproxy {' '.join(words)} ")
 
 
 def test_every_command_has_help_and_every_option_a_text() -> None:
-    import click
-
-    for name, command in cli.faultproxy.commands.items():
-        assert command.help, name
+    for words, command in _commands():
+        assert command.help, words
         for parameter in command.params:
-            assert isinstance(parameter, click.Argument) or parameter.help, f"{name} {parameter.name}"
+            assert isinstance(parameter, click.Argument) or parameter.help, f"{words} {parameter.name}"

@@ -119,8 +119,10 @@ def _help(command: click.Command, name: str, parent: click.Context | None = None
     context = click.Context(command, info_name=name, parent=parent, terminal_width=80, max_content_width=80)
     found = [f"## {context.command_path}\n\n```text\n{command.get_help(context).rstrip()}\n```\n"]
     if isinstance(command, click.Group):
-        for inner in sorted(command.commands):
-            found += _help(command.commands[inner], inner, context)
+        for inner in command.list_commands(context):
+            member = command.get_command(context, inner)
+            assert member, inner
+            found += _help(member, inner, context)
     return found
 
 
@@ -241,3 +243,14 @@ def test_the_rule_example_passes_its_own_cases() -> None:
     for verdict, entries in cases.items():
         for entry in entries:
             assert rulecases.problem(rulecases.Case(rule, verdict, entry["name"], entry)) is None, entry["name"]
+
+
+def test_every_command_in_the_readme_exists() -> None:
+    context = click.Context(faultproxy)
+    commands = "".join(re.findall(r"^```sh\n(.*?)^```$", README, re.DOTALL | re.MULTILINE))
+    for words in re.findall(r"^faultproxy ((?:[a-z]+ ?)+)", commands, re.MULTILINE):
+        command: click.Command | None = faultproxy
+        for word in words.split()[: 2 if words.startswith("rules") else 1]:
+            assert isinstance(command, click.Group)
+            command = command.get_command(context, word)
+        assert command is not None, words

@@ -132,9 +132,11 @@ def test_non_finite_facts_and_odd_file_names_stay_strict_json(tmp_path: Path) ->
 
 
 def test_only_commands_that_exist_are_offered(tmp_path: Path) -> None:
+    import click
+
     from faultproxy.analyzer.cli import faultproxy
 
-    known = {"analyze", *(f"faultproxy {name}" for name in faultproxy.commands)}
+    known = {"analyze", *(f"faultproxy {name}" for name in faultproxy.list_commands(click.Context(faultproxy)))}
     for entry in _report(tmp_path)["reproduce"]:
         words = entry["command"].split()
         assert (words[0] if words[0] == "analyze" else " ".join(words[:2])) in known
