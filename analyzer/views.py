@@ -40,7 +40,6 @@ class Views:
         self.con = duckdb.connect(config={"threads": 1 if len(trace.frame) < 20_000 else 2})
         self.con.execute(_MACROS + ("PRAGMA disable_optimizer;" if len(trace.frame) < _SMALL else ""))
         self.counts: dict[str, dict[str, int]] = {view: {} for view in ("train", "component", *_INDEX, "events")}
-        self._where = {key: row for row, key in enumerate(zip(trace.frame.segments, trace.frame.steps, strict=True))}
         self._train(trace.frame, declared.get("train", set()))
         self._component(trace.frame)
         self._detail(trace, declared)
@@ -48,8 +47,15 @@ class Views:
 
     def locate(self, segment: int, step: int | None) -> tuple[int, int] | None:
         """(source, line) of the row at a step, for citing evidence."""
-        row = self._where.get((segment, step)) if step is not None else None
-        return (self.trace.frame.sources[row], self.trace.frame.lines[row]) if row is not None else None
+        frame = self.trace.frame
+        row = -1
+        while True:  # a few steps are asked for: searching beats an index over every row
+            try:
+                row = frame.steps.index(step, row + 1)  # type: ignore[arg-type]
+            except ValueError:
+                return None
+            if frame.segments[row] == segment:
+                return frame.sources[row], frame.lines[row]
 
     def _train(self, frame: Frame, wanted: set[str]) -> None:
         columns = {column.key.column: column for column in frame.columns.values() if column.key.column in wanted}

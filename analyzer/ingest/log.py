@@ -120,8 +120,9 @@ class Log:
                 continue
             column.values.extend([None] * (start - len(column.values)))
             scale = column.scale if isinstance(column, _ScaledColumn) else 1.0
-            if set(map(type, values)) <= {float, int} and isfinite(sum(map(abs, values))):
-                column.values.extend([v * scale for v in values])
+            types = set(map(type, values))
+            if types <= {float, int} and isfinite(sum(values)):  # any NaN or infinity makes the sum one
+                column.values.extend(values if scale == 1.0 and int not in types else [v * scale for v in values])
                 continue
             for i, value in enumerate(values):
                 cell = native(value)

@@ -12,13 +12,13 @@ import re
 
 from faultproxy.analyzer.ingest.interface import LineFormat
 from faultproxy.analyzer.ingest.log import Log
-from faultproxy.analyzer.ingest.tokens import NUMBER, masked_norm, number
+from faultproxy.analyzer.ingest.tokens import MAX_KEY, NUMBER, masked_norm, number
 from faultproxy.analyzer.trace import ABSENT, MASKED, Cell
 from faultproxy.analyzer.vocabulary import resolve
 
 _HEAD = re.compile(r"iteration:?\s+(?P<step>\d{1,15})\s*/\s*(?P<total>\d{1,15})\s*\|(?P<rest>.*)")
 _VALID = re.compile(r"valid(?:ation)?\S{0,40} loss at (?:iteration )?(?P<step>\d{1,15})?[^|]{0,200}\|(?P<rest>.*)")
-_VALUE = re.compile(rf"(?P<key>[^|:]{1,100}?) (?:loss )?value:\s+(?P<value>{NUMBER})")
+_VALUE = re.compile(rf"(?P<key>[^|:]{{1,100}}?) (?:loss )?value:\s+(?P<value>{NUMBER})")
 _LOSSES = {"loss", "policy_loss"}
 
 
@@ -26,7 +26,7 @@ def _fields(rest: str, log: Log) -> dict[str, Cell]:
     cells = {}
     for part in rest.split("|"):
         key, colon, token = part.rpartition(":")
-        if not colon:
+        if not colon or len(key) > MAX_KEY:
             continue
         cell = number(token)
         if cell:
