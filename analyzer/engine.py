@@ -88,7 +88,7 @@ def _run(rule: Rule, views: Views) -> Outcome:
 def _lacking(rule: Rule, views: Views) -> str | None:
     """Why the rule cannot be judged on this trace, or None."""
     if rule.view == "events" and not rule.columns and not rule.any_of:
-        return None if rule.kinds or views.trace.sources else "no text log among the sources"
+        return None if views.trace.sources or views.trace.events else "no text log among the sources"
     counts = views.counts["train" if rule.view == "events" else rule.view]
     for name in rule.columns:
         if not counts.get(name):

@@ -2,7 +2,7 @@
 WITH t AS (
     SELECT segment, step, grad_norm AS x, coalesce(loss, 0) AS l,
         bad(grad_norm__state) OR bad(loss__state) OR bad(policy_loss__state) AS is_bad, bad(loss__state) OR bad(policy_loss__state) AS loss_bad,
-        coalesce(truncated_frac > 0.95 OR abs(kl_ref) > 10 OR abs(kl_old) > 1, false) AS policy_sick, bad(eval_loss__state) AS eval_bad
+        coalesce(truncated_frac > 0.95 OR abs(kl_ref) > 10 OR abs(kl_old) > 1, false) AS policy_sick
     FROM train WHERE grad_norm__state IS NOT NULL OR loss__state IS NOT NULL OR policy_loss__state IS NOT NULL),
 m AS (SELECT *, avg(is_bad::INT) OVER (PARTITION BY segment ORDER BY step ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING) AS share FROM t),
 turn AS (SELECT segment, min(step) AS turn FROM m WHERE is_bad AND share >= 0.5 GROUP BY segment),

@@ -1,6 +1,6 @@
 -- Bad is: a loss that was written as not finite; or, where no loss is logged, every forward metric that is.
 WITH t AS (
-    SELECT segment, step, rows,
+    SELECT segment, step, row_number() OVER (PARTITION BY segment ORDER BY step DESC) AS back, row_number() OVER (PARTITION BY segment ORDER BY step) AS k,
         CASE WHEN bad(loss__state) THEN 'loss' WHEN bad(policy_loss__state) THEN 'policy_loss'
              WHEN bad(critic_value_loss__state) THEN 'critic_value_loss'
              WHEN loss__state IS NULL AND policy_loss__state IS NULL OR bad(grad_norm__state) THEN
@@ -12,15 +12,16 @@ WITH t AS (
     WHERE coalesce(loss__state, policy_loss__state, critic_value_loss__state, kl_ref__state, entropy__state) IS NOT NULL),
 marked AS (SELECT *, signal IS NOT NULL AS is_bad,
         avg((signal IS NOT NULL)::INT) OVER tail AS share, count(*) OVER tail AS left_rows, sum((signal IS NOT NULL)::INT) OVER tail AS bad_rows,
-        last_value(signal IS NOT NULL) OVER (PARTITION BY segment ORDER BY step ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING) AS ends_bad
+        bool_or(signal IS NOT NULL AND back <= 2) OVER (PARTITION BY segment) AS ends_bad, bool_or(signal IS NOT NULL AND back = 1) OVER (PARTITION BY segment) AS last_bad
     FROM t WINDOW tail AS (PARTITION BY segment ORDER BY step ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING)),
-turned AS (SELECT segment, min(step) AS step_start FROM marked WHERE is_bad AND share >= $share AND (ends_bad OR bad_rows >= $hold) GROUP BY segment),
+turned AS (SELECT segment, min(step) AS step_start FROM marked WHERE is_bad AND ends_bad AND share >= $share AND (last_bad OR bad_rows >= $hold) GROUP BY segment),
 root AS (
     SELECT min(m.step) AS step_start, max(m.step) FILTER (WHERE is_bad) AS step_end, NULL::DOUBLE AS observed, NULL::DOUBLE AS expected,
         m.segment, arg_min(signal, m.step) FILTER (WHERE is_bad) AS signal, count(*) FILTER (WHERE is_bad) AS bad, count(*) AS "left",
-        replace(arg_min(state, m.step) FILTER (WHERE is_bad), 'nonfinite', 'not finite') AS shown, 'root' AS role
+        CASE arg_min(state, m.step) FILTER (WHERE is_bad) WHEN 'nonfinite' THEN 'not finite' WHEN 'pos_inf' THEN 'inf' WHEN 'neg_inf' THEN '-inf' ELSE arg_min(state, m.step) FILTER (WHERE is_bad) END AS shown,
+        CASE WHEN min(k) > 1 THEN 'finite before' ELSE 'from the first row on' END AS before, 'root' AS role
     FROM marked m JOIN turned USING (segment) WHERE m.step >= turned.step_start GROUP BY m.segment),
 passing AS (
-    SELECT min(step), max(step), NULL, NULL, segment, min(signal), count(*), any_value(left_rows), min(state), 'benign'
+    SELECT min(step), max(step), NULL, NULL, segment, min(signal), count(*), any_value(left_rows), min(state), '', 'benign'
     FROM marked LEFT JOIN turned USING (segment) WHERE is_bad AND (step_start IS NULL OR step < step_start) GROUP BY segment)
 SELECT * FROM root UNION ALL SELECT * FROM passing ORDER BY 1

@@ -8,4 +8,4 @@ o AS (SELECT segment, min(step) FILTER (WHERE beyond AND share >= 0.5) AS step_s
 SELECT step_start, step_end, late AS observed, early AS expected, segment, late / early AS times, $low AS low,
     CASE WHEN r_late IS NULL THEN '' ELSE printf('; reward %.3g -> %.3g', r_early, r_late) END AS reward_note
 FROM b JOIN o USING (segment) WHERE n >= 20 AND early > 0 AND step_start IS NOT NULL
-    AND (late < $dead * early OR late < $low * early AND coalesce(r_late - r_early < $gain * r_span, false)) ORDER BY step_start
+    AND (late < $dead * early OR late < $low * early AND coalesce(r_late - r_early <= $gain * r_span, false)) ORDER BY step_start

@@ -6,4 +6,4 @@ h AS (SELECT t.*, x > $ratio * early AS beyond FROM t JOIN b USING (segment)),
 m AS (SELECT *, avg(beyond::INT) OVER (PARTITION BY segment ORDER BY step ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING) AS share FROM h),
 o AS (SELECT segment, min(step) FILTER (WHERE beyond AND share >= 0.5) AS step_start, max(step) AS step_end FROM m GROUP BY segment)
 SELECT step_start, step_end, late AS observed, early AS expected, segment, $ratio AS ratio
-FROM b JOIN o USING (segment) WHERE n >= 20 AND late > $ratio * early AND r_late - r_early < $gain * r_span ORDER BY step_start
+FROM b JOIN o USING (segment) WHERE n >= 20 AND late > $ratio * early AND r_late - r_early <= $gain * r_span ORDER BY step_start

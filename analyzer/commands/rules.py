@@ -1,0 +1,175 @@
+"""`faultproxy rules`: what the catalogue judges, why, and whether its proof holds. The contract is docs/rules.md."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from textwrap import fill
+from typing import TYPE_CHECKING
+
+import click
+
+from faultproxy.analyzer.errors import InputError, RuleError
+
+if TYPE_CHECKING:
+    from faultproxy.analyzer.catalogue import Rule
+
+
+@click.group()
+def rules() -> None:
+    """List, explain, and test the rules that diagnoses rest on."""
+
+
+@rules.command("list")
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(("text", "json")),
+    default="text",
+    show_default=True,
+    help="Form of the list.",
+)
+def list_(format_: str) -> None:
+    """List every rule: id, failure type, status, severity, title.
+
+    \b
+    Examples:
+      faultproxy rules list
+      faultproxy rules list --format json
+    """
+    from faultproxy.analyzer.catalogue import catalogue
+
+    rows = [
+        {"id": r.id, "failure_type": r.failure_type, "role": r.role, "status": r.status, "severity": r.severity, "title": r.title}
+        for r in catalogue()
+    ]  # fmt: skip
+    if format_ == "json":
+        import orjson
+
+        click.echo(orjson.dumps(rows, option=orjson.OPT_INDENT_2).decode())
+        return
+    shown = [
+        (str(row["id"]), str(row["failure_type"] or row["role"]), str(row["status"]), str(row["severity"]))
+        for row in rows
+    ]
+    widths = [max(len(cells[at]) for cells in shown) for at in range(4)]
+    for cells, row in zip(shown, rows, strict=True):
+        click.echo(
+            "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)) + f"  {row['title']}"
+        )
+
+
+@rules.command()
+@click.argument("rule_id", metavar="ID")
+def explain(rule_id: str) -> None:
+    """Explain one rule: what it sees, why that is bad, what it is not, and what to do.
+
+    \b
+    Example:
+      faultproxy rules explain numerics/zero-gradient
+    """
+    click.echo(_article(_named([rule_id])[0]))
+
+
+@rules.command()
+@click.argument("rule_ids", nargs=-1, metavar="[ID]...")
+def test(rule_ids: tuple[str, ...]) -> None:
+    """Run the cases and the checks of the catalogue, or of the rules named.
+
+    The cases are in the repository only: run this from a checkout (pip install -e .).
+
+    \b
+    Examples:
+      faultproxy rules test
+      faultproxy rules test numerics/zero-gradient
+
+    \b
+    Exit status:
+      0  every case and check holds; known gaps (todo_ cases) are still gaps
+      2  one does not, or there are no cases here
+    """
+    from faultproxy.analyzer.catalogue_checks import check
+    from faultproxy.analyzer.rulecases import all_cases, problem
+
+    chosen = _named(rule_ids)
+    try:
+        cases = all_cases(chosen)
+        if not cases:
+            raise InputError(
+                "no cases here: the installed package has the rules without NAME.cases.toml; clone the repository, pip install -e . there, and run this again"
+            )
+        wrong, gaps = check(chosen), 0
+        for case in cases:
+            said = problem(case)
+            if not case.todo and said:
+                wrong.append(f"{case.id}: {said}")
+            elif case.todo and said is None:
+                wrong.append(f"{case.id}: holds now; rename it to [[{case.verdict.removeprefix('todo_')}]]")
+            gaps += case.todo
+    except RuleError as error:
+        raise InputError(str(error)) from error
+    for sentence in wrong:
+        click.echo(sentence)
+    click.echo(f"{len(chosen)} rules, {len(cases)} cases, {gaps} known gaps, {len(wrong)} wrong", err=True)
+    if wrong:
+        raise click.exceptions.Exit(2)
+
+
+@rules.command()
+@click.option("--same-version", is_flag=True, help="Let preview rules change without a new version.")
+def lock(same_version: bool) -> None:
+    """Rewrite rules.lock; refuse while a rule changed and its version did not.
+
+    \b
+    Example:
+      faultproxy rules lock
+    """
+    from faultproxy.analyzer.catalogue import catalogue
+    from faultproxy.analyzer.catalogue_checks import lock_path, new_lock, read_lock
+    from faultproxy.analyzer.files import write_atomic
+
+    text = new_lock(catalogue(), read_lock(), same_version)
+    write_atomic(str(lock_path()), text.encode(), True)
+    click.echo(f"{lock_path()}: {len(text.splitlines())} rules", err=True)
+
+
+def _named(rule_ids: Sequence[str]) -> list[Rule]:
+    """The rules of these ids, all of them where none is named."""
+    from faultproxy.analyzer.catalogue import catalogue
+
+    held = {rule.id: rule for rule in catalogue()}
+    for rule_id in rule_ids:
+        if rule_id not in held:
+            from difflib import get_close_matches
+
+            near = get_close_matches(rule_id, held, 3, 0.4)
+            hint = f"; did you mean {' or '.join(near)}?" if near else ""
+            raise InputError(f"{rule_id!r} is no rule{hint} (`faultproxy rules list` shows all {len(held)})")
+    return [held[rule_id] for rule_id in rule_ids] or list(held.values())
+
+
+def _article(rule: Rule) -> str:
+    """The rule as a short article."""
+    text = rule.text
+    about = f"{rule.id}  ({rule.failure_type or ' or '.join(rule.supports) or rule.role}, {rule.severity}, {rule.status}, version {rule.version})"
+    reads = ", ".join(rule.columns) + (f"; one of {', '.join(rule.any_of)}" if rule.any_of else "")
+    reads += f"; if there: {', '.join(rule.optional)}" if rule.optional else ""
+    reads += f"; events: {', '.join(rule.kinds)}" if rule.kinds else ""
+    parts = [
+        about,
+        rule.title,
+        f"What it says.  {text['summary']}",
+        f"Why that is bad.  {text['means']}",
+        f"What it is not.  {text['not_this']}",
+        f"What to do.  {text['next_step']}",
+        f"Reads.  {reads.removeprefix('; ')} (view {rule.view}, at least {rule.min_rows} row{'s' * (rule.min_rows > 1)})",
+    ]
+    if rule.params:
+        notes = (
+            f"  {name} = {note['value']:g} {note['unit']}: {note['why']}" for name, note in rule.param_notes.items()
+        )
+        parts.append("\n".join(("Parameters.", *(fill(note, 96, subsequent_indent="    ") for note in notes))))
+    for name, weights in (("Votes for the factor.", rule.votes), ("Causes.", rule.causes)):
+        if weights:
+            parts.append(f"{name}  " + ", ".join(f"{key} {value:g}" for key, value in weights.items()))
+    parts.append("Sources.  " + "; ".join(text["sources"]))
+    return "\n\n".join(part if "\n" in part else fill(part, 96) for part in parts)
