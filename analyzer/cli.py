@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from faultproxy import __version__
+from faultproxy.analyzer.commands.rules import rules
 from faultproxy.analyzer.errors import FaultproxyError, InputError
 from faultproxy.analyzer.report.clean import encodable, visible
 
@@ -201,6 +202,7 @@ def faultproxy() -> None:
 
 
 faultproxy.add_command(analyze)
+faultproxy.add_command(rules)
 
 analyze_main = guarded(analyze, "analyze")
 main = guarded(faultproxy, "faultproxy")
