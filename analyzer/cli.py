@@ -12,6 +12,7 @@ import click
 
 from faultproxy import __version__
 from faultproxy.analyzer.commands.rules import rules
+from faultproxy.analyzer.commands.ingest import ingest
 from faultproxy.analyzer.errors import FaultproxyError, InputError
 from faultproxy.analyzer.report.clean import encodable, visible
 
@@ -202,6 +203,7 @@ def faultproxy() -> None:
 
 
 faultproxy.add_command(analyze)
+faultproxy.add_command(ingest)
 faultproxy.add_command(rules)
 
 analyze_main = guarded(analyze, "analyze")

@@ -14,6 +14,7 @@ from typing import Any
 
 import duckdb
 
+from faultproxy.analyzer.schema import quoted, settings
 from faultproxy.analyzer.trace import BAD_STATES, FINITE, Column, Frame, Trace
 
 #: Above this many cells the Arrow import (70 ms) pays for itself.
@@ -37,8 +38,10 @@ class Views:
     def __init__(self, trace: Trace, declared: dict[str, set[str]]) -> None:
         """Build every view; `declared` maps a view to the signal columns rules may read there."""
         self.trace = trace
-        self.con = duckdb.connect(config={"threads": 1 if len(trace.frame) < 20_000 else 2})
-        self.con.execute(_MACROS + ("PRAGMA disable_optimizer;" if len(trace.frame) < _SMALL else ""))
+        small = trace.table is None and len(trace.frame) < _SMALL
+        config: dict[str, Any] = {"threads": 1 if trace.table is None and len(trace.frame) < 20_000 else 2}
+        self.con = duckdb.connect(config=config if trace.table is None else {**config, **settings()})
+        self.con.execute(_MACROS + ("PRAGMA disable_optimizer;" if small else ""))
         self.counts: dict[str, dict[str, int]] = {view: {} for view in ("train", "component", *_INDEX, "events")}
         self._train(trace.frame, declared.get("train", set()))
         self._component(trace.frame)
@@ -134,7 +137,10 @@ class Views:
         if trace.table is None:
             self._rows("detail", types, rows)
         else:
-            self.con.execute(f"CREATE VIEW detail AS {trace.table}")
+            # Read once, and only what rules name: every view, count, and rule then works on the small copy.
+            read = sorted({name for view in _INDEX for name in declared.get(view, ())})
+            where = f"signal IN ({', '.join(map(quoted, read))})" if read else "false"
+            self.con.execute(f"CREATE TABLE detail AS SELECT * FROM ({trace.table}) WHERE {where}")
         index = {
             "layer": "expert IS NULL AND (layer IS NOT NULL OR module IS NOT NULL)",
             "expert": "expert IS NOT NULL",

@@ -86,6 +86,8 @@ def _runs(path: Path) -> list[tuple[str, list[File]]]:
     for found in walk(path):
         if found.suffix.lower() in _NOT_TRACES or found.name in _NOT_METRICS:
             continue
+        if found.name != "values.parquet" and (found.parent / "values.parquet").is_file():
+            continue  # a part of the canonical trace that values.parquet stands for
         inside = found.relative_to(path).parts
         if len(inside) == 1 or _PARTS.match(inside[0]):
             own.append(found)

@@ -46,6 +46,11 @@ class Log:
         self.counted_steps = False
         self.native = False
         self.memory: dict[str, Any] = {}
+        # What only a canonical trace says: its run id, the files it was made from, and rows that stay on disk.
+        self.run: str | None = None
+        self.origins: list[Source] = []
+        self.table: str | None = None
+        self.unrecognised: list[str] | None = None
         self._columns: dict[str, Column] = {}
         self._detail_columns: dict[tuple[str, int | None], Column] = {}
         self._segment = 0

@@ -9,22 +9,24 @@ from __future__ import annotations
 from dataclasses import replace
 
 from faultproxy.analyzer.ingest.log import Log
-from faultproxy.analyzer.trace import BAD_STATES, Cell, Column, Frame, Key, Trace
+from faultproxy.analyzer.trace import BAD_STATES, Cell, Column, Frame, Key, Source, Trace
 from faultproxy.analyzer.vocabulary import resolve
 
 #: Values printed with few digits still count as the same value.
 _RELATIVE = 2e-3
 #: Share of common cells that must agree for two files to be one run seen twice.
 _AGREE = 0.8
+#: Marks the format of a large canonical file that was read together with others.
+JOINED = "+joined"
 
 
 def merge(name: str, logs: list[Log]) -> Trace:
     """Build the trace of one run; logs come in file order (natural sort), which is the order of restarts."""
-    trace = Trace(name)
+    trace = Trace((logs[0].run if len(logs) == 1 else None) or name)
+    trace.sources = _sources(logs)
     frames: list[Log] = []
     for log in logs:
         log.close()
-        trace.sources.append(log.source)
         trace.warnings += log.warnings
         for fact, value in log.facts.items():
             if value is not None:
@@ -52,8 +54,40 @@ def merge(name: str, logs: list[Log]) -> Trace:
         _ranks(trace, frames[0])
     trace.facts.setdefault("steps_are_rows", any(log.counted_steps for log in frames))
     _objective(trace)
-    trace.unrecognised = _unrecognised(trace)
+    trace.unrecognised = sorted({*_unrecognised(trace), *(key for log in logs for key in log.unrecognised or ())})
+    _table(trace, logs, offsets)
     return trace
+
+
+def _sources(logs: list[Log]) -> list[Source]:
+    """Every file of the run. A canonical trace names those it was made from: rows cite them, it follows at the end."""
+    if not any(log.origins for log in logs):
+        return [log.source for log in logs]
+    found: list[Source] = []
+    for log in logs:
+        first = len(found)
+        found += log.origins or [log.source]
+        for frame in (log.frame, log.detail):
+            frame.sources = [first + (source if log.origins else 0) for source in frame.sources]
+        for event in log.events:
+            event.source = first + (event.source if log.origins else 0)
+    return found + [log.source for log in logs if log.origins]
+
+
+def _table(trace: Trace, logs: list[Log], offsets: dict[int, int]) -> None:
+    """Keep the rows that stay on disk; only one file of a run can have such."""
+    large = [log for log in logs if log.table is not None]
+    for log in large[:1]:
+        offset = offsets.get(log.index, 0)
+        trace.table = log.table
+        if offset:
+            trace.table = f"SELECT * REPLACE ((segment + {offset})::INTEGER AS segment) FROM ({log.table})"
+    if large and len(logs) > 1:
+        large[0].source.format += JOINED  # what is in memory is not all that the file holds, so it cannot be copied
+    for log in large[1:]:
+        trace.warnings.append(
+            f"{log.source.path}: a second large canonical file of one run; its ranks and layers were not read"
+        )
 
 
 def _place(trace: Trace, lead: Log, log: Log) -> int:
@@ -225,6 +259,6 @@ def _unrecognised(trace: Trace) -> list[str]:
         column.raw_key
         for frame in (trace.frame, trace.detail)
         for column in frame.columns.values()
-        if not resolve(column.raw_key).known
+        if column.raw_key and not resolve(column.raw_key).known
     }
     return sorted(keys)

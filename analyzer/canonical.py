@@ -1,0 +1,363 @@
+"""Writes a trace in canonical form: a lone `trace.parquet`, or a folder `NAME.trace/` with its events and rollup.
+
+Rows are sorted while they are made: columns are ordered by key first, so only rows of one key need sorting. A value
+that two sources wrote for one key is written once: the first wins (merge.py puts native files first), except that
+an exact number replaces a rounded zero. A trace whose detail stayed on disk is copied from there, row by row, and
+sorted by DuckDB, which spills; it never becomes Python objects.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from math import isfinite, isnan
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from faultproxy.analyzer import rollup
+from faultproxy.analyzer.errors import InputError, SchemaError
+from faultproxy.analyzer.files import atomic_folder, atomic_path
+from faultproxy.analyzer.schema import (
+    BARE,
+    EVENTS,
+    EVENTS_KEY,
+    MAX_LONE_EVENTS,
+    ORDER,
+    ROW_GROUP,
+    RUN_KEY,
+    SAMPLES,
+    SCHEMA,
+    VALUES,
+    arrow,
+    bounded,
+    scan,
+    validate,
+)
+from faultproxy.analyzer.trace import FINITE, NAN, NEG_INF, POS_INF, QUANTISED, Cell, Column, Frame, Key, Trace
+
+#: Format of the source that stands for the canonical file itself; it is read again, so it is never written.
+CONTAINER = "canonical"
+#: The same where it names no files it was made from: it is the origin itself.
+ORIGIN = "canonical-parquet"
+#: Fact of a trace whose whole-model columns are medians over ranks: they are derived again, so never written.
+DERIVED = "values_are_median_of_ranks"
+#: Facts that run.json names at its top; unknown is null.
+_NAMED = ("framework", "algorithm", "model", "precision", "parallelism", "hardware", "hyperparameters")
+_INT16 = 2**15 - 1
+
+
+class Written(NamedTuple):
+    """What a write did."""
+
+    values: int
+    events: int
+    dropped_events: int
+    rollup: bool
+
+
+class ValuesWriter:
+    """Writes sorted rows as `values.parquet`: row groups of ROW_GROUP rows, cut where the signal changes."""
+
+    def __init__(self, path: str | Path) -> None:
+        """Open `path` for writing; the caller makes it atomic."""
+        import pyarrow.parquet as pq
+
+        self.schema = arrow(VALUES)
+        self.rows = 0
+        # Float values rarely repeat and `line` grows: a dictionary of them is built only to be thrown away.
+        encoded = [name for name in VALUES if name not in ("value", "line")]
+        self._writer = pq.ParquetWriter(path, self.schema, compression="zstd", use_dictionary=encoded)
+        self._held: list[Any] = []
+        self._signal: str | None = None
+
+    def write(self, table: Any) -> None:
+        """Add rows that continue the order."""
+        import pyarrow.compute as pc
+
+        table = table.select(self.schema.names).cast(self.schema)
+        at = 0
+        while at < len(table):
+            signal = table["signal"][at].as_py()
+            differs = pc.index(pc.equal(table["signal"].slice(at), signal), False).as_py()
+            size = len(table) - at if differs < 0 else differs
+            if signal != self._signal:
+                self._flush(whole=True)
+                self._signal = signal
+            self._held.append(table.slice(at, size))
+            self._flush(whole=False)
+            at += size
+
+    def _flush(self, whole: bool) -> None:
+        import pyarrow as pa
+
+        held = sum(map(len, self._held))
+        if not held or (held < ROW_GROUP and not whole):
+            return
+        # Chunks bring their own dictionaries; a row group wants one.
+        table = pa.concat_tables(self._held).unify_dictionaries()
+        size = held if whole else held - held % ROW_GROUP
+        for start in range(0, size, ROW_GROUP):
+            self._writer.write_table(table.slice(start, min(ROW_GROUP, size - start)), row_group_size=ROW_GROUP)
+        self.rows += size
+        self._held = [table.slice(size)] if size < held else []
+
+    def close(self, metadata: dict[str, str]) -> None:
+        """Write what is held and the footer."""
+        self._flush(whole=True)
+        if metadata:
+            self._writer.add_key_value_metadata(metadata)
+        self._writer.close()
+
+
+def write_file(trace: Trace, target: str | Path, force: bool = False) -> Written:
+    """Write a lone `trace.parquet`, whole or not at all. Events beyond MAX_LONE_EVENTS are left out and counted."""
+    with atomic_path(target, force) as path:
+        events = trace.events[:MAX_LONE_EVENTS]
+        values = _values(trace, path, events)
+    return Written(values, len(events), len(trace.events) - len(events), False)
+
+
+def write_folder(trace: Trace, target: str | Path, force: bool = False) -> Written:
+    """Write the folder form, whole or not at all; the rollup only when the run has ranks or size for it."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with atomic_folder(target, "values.parquet", force) as folder:
+        values = _values(trace, folder / "values.parquet", None)
+        (folder / "run.json").write_text(document(trace, len(trace.events)) + "\n", encoding="ascii")
+        rows = list(_events(trace))
+        pq.write_table(pa.Table.from_pylist(rows, arrow(EVENTS)), folder / "events.parquet", compression="zstd")
+        summed = rollup.needed(folder / "values.parquet")
+        if summed:
+            rollup.write(folder / "values.parquet", folder / "rollup.parquet")
+    return Written(values, len(rows), 0, summed)
+
+
+def write_samples(path: str | Path, rows: list[dict[str, Any]], force: bool = False) -> None:
+    """Write responses as `samples.parquet`; keys are those of schema.SAMPLES, a missing one is null."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with atomic_path(path, force) as temporary:
+        pq.write_table(pa.Table.from_pylist(rows, arrow(SAMPLES)), temporary, compression="zstd")
+
+
+def read_samples(path: str | Path) -> list[dict[str, Any]]:
+    """Read a `samples.parquet` back; raises SchemaError when it is not one."""
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(path)
+    missing = [name for name in SAMPLES if name not in table.column_names]
+    if missing:
+        raise SchemaError(
+            f"{path}: no samples: missing columns {', '.join(missing)}; all of {', '.join(SAMPLES)} are needed"
+        )
+    rows: list[dict[str, Any]] = table.select(list(SAMPLES)).to_pylist()
+    return rows
+
+
+def document(trace: Trace, events: int) -> str:
+    """`run.json`: what is known of the run beside its values, as ASCII JSON without NaN."""
+    facts = _plain(trace.facts)
+    data = {
+        "schema": SCHEMA,
+        "run": trace.run,
+        **{name: facts.get(name) for name in _NAMED},
+        "facts": facts,
+        "sources": [asdict(source) for source in trace.sources if source.format != CONTAINER],
+        "events": {"written": events, "total": len(trace.events)},
+        "warnings": trace.warnings,
+        "unrecognised": trace.unrecognised,
+        # The order decides which of two columns with one rule name is used, and one without a value has no row.
+        "columns": [
+            [key.signal, key.axis, key.role, key.stat, key.label, column.raw_key]
+            for key, column in (() if DERIVED in facts else trace.frame.columns.items())
+        ],
+    }
+    return json.dumps(data, ensure_ascii=True, allow_nan=False, default=str)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and not isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    return value
+
+
+def _events(trace: Trace) -> Iterator[dict[str, Any]]:
+    for event in trace.events:
+        row = asdict(event)
+        row["text"] = _utf8(event.text)
+        row["value"] = event.value if event.value is not None and isfinite(event.value) else None
+        yield row
+
+
+def _values(trace: Trace, path: Path, lone_events: list[Any] | None) -> int:
+    writer = ValuesWriter(path)
+    metadata: dict[str, str] = {}
+    try:
+        losers = 0
+        if trace.table is not None:
+            for table in _copied(trace):
+                writer.write(table)
+        else:
+            rows = _Rows(trace)
+            for table in rows.tables():
+                writer.write(table)
+            losers = rows.losers
+        if losers:
+            trace.warnings.append(
+                f"{losers} values were written twice for one key; the canonical trace keeps one of each"
+            )
+        if lone_events is not None:
+            events = [row for row, _ in zip(_events(trace), lone_events, strict=False)]
+            metadata = {RUN_KEY: document(trace, len(events)), EVENTS_KEY: json.dumps(events)}
+    finally:
+        writer.close(metadata)
+    if not writer.rows and not trace.events:
+        raise InputError(f"{trace.run}: no value and no event to write")
+    return writer.rows
+
+
+def _copied(trace: Trace) -> Iterator[Any]:
+    """The rows of the canonical file that `trace.table` reads, in order."""
+    paths = [source.path for source in trace.sources if source.format in (CONTAINER, ORIGIN)]
+    if len(paths) != 1:
+        raise InputError(f"{trace.run}: a large canonical trace cannot be joined with other files; ingest each alone")
+    validate(paths[0])
+    order = ", ".join(f"{name} NULLS FIRST" for name in ORDER)
+    with bounded() as con:
+        con.execute("SET preserve_insertion_order = false")
+        relation = con.sql(f"SELECT {', '.join(VALUES)} FROM {scan(paths[0])} ORDER BY {order}")
+        import pyarrow as pa
+
+        for batch in relation.to_arrow_reader(ROW_GROUP):
+            yield pa.Table.from_batches([batch])
+
+
+class _Rows:
+    """The cells of a trace as sorted tables of about ROW_GROUP rows."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.losers = 0
+        frames = [trace.detail] if trace.facts.get(DERIVED) else [trace.frame, trace.detail]
+        self._orders = {id(frame): _ordered(frame) for frame in frames}
+        self._groups: dict[tuple[Any, ...], list[tuple[tuple[Any, ...], Frame, Column, Key]]] = {}
+        for frame in frames:
+            for column in [*frame.columns.values(), *([_bare(frame)] if frame is trace.frame else [])]:
+                key = _fitting(column.key)
+                group = _nulls_first(key.signal, _stat(key), key.layer, key.expert, key.rank)
+                inner = _nulls_first(key.axis, key.role, key.label, key.module)
+                self._groups.setdefault(group, []).append((inner, frame, column, key))
+
+    def tables(self) -> Iterator[Any]:
+        import pyarrow as pa
+
+        schema = arrow(VALUES)
+        held: list[tuple[Any, ...]] = []
+        for group in sorted(self._groups):
+            held += self._group(self._groups[group])
+            if len(held) >= ROW_GROUP:
+                yield _table(held, schema, pa)
+                held = []
+        if held:
+            yield _table(held, schema, pa)
+
+    def _group(self, members: list[tuple[tuple[Any, ...], Frame, Column, Key]]) -> Iterable[tuple[Any, ...]]:
+        rows: list[tuple[Any, ...]] = []
+        for inner, frame, column, key in members:
+            last: tuple[int, int] | None = None
+            for segment, step, at in self._orders[id(frame)]:
+                cell = column.cell(at)
+                if cell is None:
+                    continue
+                value, state, raw = _normal(cell)
+                row = (
+                    self.trace.run, segment, key.axis, step, key.rank, key.layer, key.expert, key.module, key.role, key.signal,
+                    _stat(key), key.label, value, state, raw, frame.sources[at], frame.lines[at],
+                )  # fmt: skip
+                if last == (segment, step):
+                    self.losers += 1
+                    if rows[-1][1][13] == QUANTISED and state == FINITE:
+                        rows[-1] = ((segment, step, inner), row)
+                    continue
+                last = (segment, step)
+                rows.append(((segment, step, inner), row))
+        if len(members) == 1:
+            return [row for _, row in rows]
+        rows.sort(key=lambda entry: entry[0])  # stable: of equal keys the frame's comes first
+        kept: list[tuple[Any, ...]] = []
+        before = None
+        for place, row in rows:
+            if place == before:
+                self.losers += 1
+                continue
+            before = place
+            kept.append(row)
+        return kept
+
+
+def _ordered(frame: Frame) -> list[tuple[int, int, int]]:
+    if frame.segments and max(frame.segments) > _INT16:
+        raise InputError(f"{max(frame.segments)} restarts in one trace; at most {_INT16} fit; its steps are no steps")
+    return sorted(
+        (segment, step, at) for at, (segment, step) in enumerate(zip(frame.segments, frame.steps, strict=True))
+    )
+
+
+def _bare(frame: Frame) -> Column:
+    """A column that marks the rows without a value; see schema.BARE."""
+    filled = {row for row, _, _ in frame.cells()}
+    signal, axis, state = BARE
+    column = Column(Key(signal, axis), signal)
+    for row in range(len(frame)):
+        if row not in filled:
+            column.put(row, Cell(None, state))
+    return column
+
+
+def _fitting(key: Key) -> Key:
+    """The key with indices that the types cannot hold moved to `module`, and text that is UTF-8."""
+    layer, expert, module = key.layer, key.expert, key.module
+    if layer is not None and layer > _INT16:
+        layer, module = None, f"{module or ''}layer[{layer}]"
+    if expert is not None and expert > _INT16:
+        expert, module = None, f"{module or ''}expert[{expert}]"
+    signal, axis, role, stat, label = (None if text is None else _utf8(text) for text in key[:5])
+    module = None if module is None else _utf8(module)
+    return Key(signal or "", axis or "", role, stat, label, layer, expert, module, key.rank)
+
+
+def _stat(key: Key) -> str | None:
+    return None if key.stat == "mean" else key.stat
+
+
+def _utf8(text: str) -> str:
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _nulls_first(*parts: Any) -> tuple[Any, ...]:
+    return tuple((part is not None, part) for part in parts)
+
+
+def _normal(cell: Cell) -> tuple[float | None, str, str | None]:
+    """Value, state, raw as the schema allows them; a number beyond a double's range is an infinity."""
+    value, state, raw = cell.value, cell.state, cell.raw
+    if value is None or state not in (FINITE, QUANTISED):
+        value = None
+    elif not isfinite(value):
+        state = NAN if isnan(value) else POS_INF if value > 0 else NEG_INF
+        value = None
+    return value, state, None if raw is None else _utf8(raw)
+
+
+def _table(rows: list[tuple[Any, ...]], schema: Any, pa: Any) -> Any:
+    columns = zip(*rows, strict=True)
+    return pa.table(
+        [pa.array(list(values), field.type) for values, field in zip(columns, schema, strict=True)], schema=schema
+    )
