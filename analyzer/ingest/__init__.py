@@ -73,8 +73,11 @@ def read(paths: list[str]) -> list[Trace]:
 
 
 def _runs(path: Path) -> list[tuple[str, list[File]]]:
-    if not path.exists():
-        raise UnreadableError(f"{path}: no such file or folder")
+    try:
+        if not path.exists():
+            raise UnreadableError(f"{path}: no such file or folder")
+    except (OSError, ValueError) as error:  # a folder above without rights, a name longer than the system allows
+        raise UnreadableError(f"{path}: cannot be reached ({error}); check the path and its rights") from error
     if path.is_file():
         return [(path.name, [File(path)])]
     if not path.is_dir():

@@ -10,13 +10,15 @@ Surprises handled here, once, for every format:
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from math import isfinite
 from typing import Any
 
-from faultproxy.analyzer.ingest.tokens import native
+from faultproxy.analyzer.ingest.tokens import MAX_KEY, native
 from faultproxy.analyzer.trace import FINITE, Cell, Column, Event, Frame, Key, Source
-from faultproxy.analyzer.vocabulary import resolve
+from faultproxy.analyzer.vocabulary import Resolved, resolve
 
 #: More distinct raw keys than this in one file is no training log; the rest is counted, not kept (memory bound).
 MAX_KEYS = 50_000
@@ -24,6 +26,11 @@ MAX_KEYS = 50_000
 MAX_EVENTS = 20_000
 #: Steps beyond this cannot be a step (they would overflow int64 in the canonical trace).
 MAX_STEP = 2**62
+#: Layers and experts beyond this are digits in a name (the canonical trace holds them as int32).
+MAX_INDEX = 2**31
+#: Empty cells that may lie between the values of columns, 8 bytes each. Names that come and go (a new one each row)
+#: need rows * names of them; a log of 100,000 rows with 100 names written each tenth row needs 10 million.
+MAX_PADDING = 16_000_000
 
 
 class Log:
@@ -37,6 +44,9 @@ class Log:
         self.rank = rank
         self.line = 0
         self.step: int | None = None
+        # The last progress bar seen (current, total), and whether rows take their steps from it.
+        self.bar: tuple[int, int] | None = None
+        self.bar_steps = False
         self.frame = Frame()
         self.detail = Frame()
         self.events: list[Event] = []
@@ -54,10 +64,13 @@ class Log:
         self._columns: dict[str, Column] = {}
         self._detail_columns: dict[tuple[str, int | None], Column] = {}
         self._segment = 0
+        self._segment_start = 0
+        self._padding = 0
+        self._unpadded = 0
         self.lead_rank: int | None = None
         self._lead_set = False
         self._duplicates = 0
-        self._dropped_keys: set[str] = set()
+        self._dropped_keys = 0
         self._dropped_events = 0
 
     # -- rows -------------------------------------------------------------------------------------------------------
@@ -87,7 +100,8 @@ class Log:
             if column.key.whole_model:
                 if len(column.values) > row and (column.values[row] is not None or row in column.states):
                     self._duplicates += 1
-                column.put(row, cell)
+                if self._pads(row - len(column.values)):
+                    column.put(row, cell)
             else:
                 self._detail_put(self.frame.steps[row], column.key, raw, cell)
 
@@ -113,6 +127,8 @@ class Log:
             return
         self._lead_set = True
         start, count = len(self.frame), len(steps)
+        if not start or self.frame.segments[-1] != self._segment:
+            self._segment_start = start
         self.frame.steps.extend(steps)
         self.frame.segments.extend([self._segment] * count)
         self.frame.sources.extend([self.index] * count)
@@ -121,14 +137,17 @@ class Log:
         self.formats[format] = self.formats.get(format, 0) + count
         self.source.rows += count
         for column, values in zip(resolved, columns, strict=True):
-            if column is None:
+            if column is None or not self._pads(start - len(column.values)):
                 continue
             column.values.extend([None] * (start - len(column.values)))
             scale = column.scale if isinstance(column, _ScaledColumn) else 1.0
             types = set(map(type, values))
-            if types <= {float, int} and isfinite(sum(values)):  # any NaN or infinity makes the sum one
-                column.values.extend(values if scale == 1.0 and int not in types else [v * scale for v in values])
-                continue
+            if types <= {float, int}:
+                with suppress(OverflowError):  # an integer larger than a double
+                    if isfinite(sum(values)):  # any NaN or infinity makes the sum one
+                        same = scale == 1.0 and int not in types
+                        column.values.extend(values if same else [v * scale for v in values])
+                        continue
             for i, value in enumerate(values):
                 cell = native(value)
                 if cell is not None:
@@ -148,10 +167,12 @@ class Log:
                 return len(frame) - 1
             if step < frame.steps[-1] and frame.segments[-1] == self._segment:
                 if lagging:
-                    for row in range(len(frame) - 1, -1, -1):
-                        if frame.steps[row] == step and frame.segments[row] == self._segment:
-                            return row
+                    row = bisect_left(frame.steps, step, self._segment_start)  # steps of one segment ascend
+                    if frame.steps[row] == step:
+                        return row
                 self._segment += 1
+        if not frame.segments or frame.segments[-1] != self._segment:
+            self._segment_start = len(frame)
         self.step = step
         frame.steps.append(step)
         frame.segments.append(self._segment)
@@ -160,10 +181,10 @@ class Log:
         return len(frame) - 1
 
     def _column(self, raw: str, batch: set[str], axis: str | None) -> Column | None:
-        if len(self._columns) >= MAX_KEYS:
-            self._dropped_keys.add(raw[:80]) if len(self._dropped_keys) < 1000 else None
+        if len(self._columns) >= MAX_KEYS or len(raw) > MAX_KEY:
+            self._dropped_keys += 1
             return None
-        found = resolve(raw)
+        found = _resolve(raw)
         key = found.key if axis is None else found.key._replace(axis=axis)
         if key.whole_model:
             held = self.frame.columns.get(key)
@@ -188,7 +209,10 @@ class Log:
 
     def _detail_row(self, step: int, pairs: list[tuple[str, Cell]]) -> None:
         for raw, cell in pairs:
-            found = resolve(raw)
+            if len(raw) > MAX_KEY:
+                self._dropped_keys += 1
+                continue
+            found = _resolve(raw)
             scaled = cell if found.scale == 1.0 or cell.value is None else cell._replace(value=cell.value * found.scale)
             self._detail_put(step, found.key._replace(rank=self.rank), raw, scaled)
 
@@ -202,18 +226,32 @@ class Log:
         column = detail.columns.get(key)
         if column is None:
             if len(detail.columns) >= MAX_KEYS:
-                self._dropped_keys.add(raw[:80])
+                self._dropped_keys += 1
                 return
             column = detail.columns[key] = Column(key, raw)
-        column.put(len(detail) - 1, cell)
+        if self._pads(len(detail) - 1 - len(column.values)):
+            column.put(len(detail) - 1, cell)
+
+    def _pads(self, gap: int) -> bool:
+        """Whether a column may be padded by `gap` empty cells before its next value; the value is lost if not."""
+        if gap <= 0:
+            return True
+        if self._padding + gap > MAX_PADDING:
+            self._unpadded += 1
+            return False
+        self._padding += gap
+        return True
 
     # -- events and facts -------------------------------------------------------------------------------------------
     def event(self, kind: str, text: str, value: float | None = None, step: int | None = None) -> None:
-        """Add something the log says once; `step` defaults to the last step logged before it."""
+        """Add something the log says once; `step` defaults to the last step logged before it, or the progress bar's."""
         if len(self.events) >= MAX_EVENTS:
             self._dropped_events += 1
             return
-        step = self.step if step is None else step
+        if step is None:
+            step = self.step
+            if self.bar and not self.counted_steps and (step is None or step < self.bar[0] and self.bar_steps):
+                step = self.bar[0]
         self.events.append(Event(kind, text[:400], step, self._segment, self.rank, value, self.index, self.line))
 
     def fact(self, name: str, value: Any) -> None:
@@ -229,13 +267,26 @@ class Log:
                 f"{self.source.path}: {self._duplicates} values were written twice for one step; the last counts"
             )
         if self._dropped_keys:
-            self.warnings.append(f"{self.source.path}: more than {MAX_KEYS} metric names; the others were not kept")
+            self.warnings.append(
+                f"{self.source.path}: more than {MAX_KEYS} metric names, or names longer than {MAX_KEY}; {self._dropped_keys} of their values were not kept"
+            )
+        if self._unpadded:
+            self.warnings.append(
+                f"{self.source.path}: its metric names come and go; {self._unpadded} values of rare names were not kept"
+            )
         if self._dropped_events:
             self.warnings.append(f"{self.source.path}: {self._dropped_events} further events were counted, not kept")
         if self.counted_steps and len(self.frame):
             self.warnings.append(f"{self.source.path}: its rows carry no step, so steps here count rows")
         if self.source.truncated:
             self.warnings.append(f"{self.source.path}: not read to its end or cut off; judged on what was read")
+
+
+def _resolve(raw: str) -> Resolved:
+    found = resolve(raw)
+    if max(found.key.layer or 0, found.key.expert or 0) >= MAX_INDEX:
+        return Resolved(Key(raw, axis=found.key.axis), known=False)
+    return found
 
 
 class _ScaledColumn(Column):

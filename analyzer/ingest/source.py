@@ -135,7 +135,9 @@ class File:
             done = 0
             while cap is None or done < cap:
                 try:
-                    chunk = stream.read(CHUNK if cap is None else min(CHUNK, cap - done))
+                    # read1: `read` waits for a whole chunk, and what it holds is lost when the stream turns out torn.
+                    want = CHUNK if cap is None else min(CHUNK, cap - done)
+                    chunk = stream.read1(want) if isinstance(stream, gzip.GzipFile) else stream.read(want)
                 except (EOFError, OSError, zlib.error, ValueError) as error:
                     if stream is raw:
                         raise UnreadableError(f"{self.path}: cannot be read ({error})") from error
@@ -226,4 +228,4 @@ def walk(folder: Path) -> Iterator[Path]:
 
 def natural(name: str) -> list[tuple[int, int, str]]:
     """Sort key that puts `checkpoint-9` before `checkpoint-10`."""
-    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name) if part]
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", name) if part]

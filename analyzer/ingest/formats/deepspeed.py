@@ -19,11 +19,13 @@ from faultproxy.analyzer.ingest.log import Log
 from faultproxy.analyzer.ingest.tokens import NUMBER, number
 from faultproxy.analyzer.trace import Cell
 
-_OVERFLOW = re.compile(r"OVERFLOW!|dynamic loss scale overflow|[Gg]rad(?:ient)? overflow|overflow detected")
+_OVERFLOW = re.compile(
+    r"OVERFLOW!|dynamic loss scale overflow|[Gg]rad(?:ient)? overflow|overflow detected|[Ll]oss scaler reducing loss scale"
+)
 _SCALE = re.compile(rf"(?:reducing (?:loss scale )?to|setting loss scale to:?)\s*(?P<to>{NUMBER})")
 _ATTEMPTED = re.compile(rf"Attempted loss scale: (?P<from>{NUMBER})")
 _FLOOR = re.compile(r"loss scale already at minimum|[Mm]inimum loss scale reached")
-_STEP = re.compile(r"(?:^|\s|\])step=(?P<step>\d{1,15}), skipped=(?P<skipped>\d+), lr=\[(?P<lr>[^\],]+)")
+_STEP = re.compile(r"(?:^|\s|\])step=(?P<step>\d{1,15}), skipped=(?P<skipped>\d{1,15}), lr=\[(?P<lr>[^\],]+)")
 
 
 def _parse(line: str, log: Log) -> bool:

@@ -24,11 +24,11 @@ from faultproxy.analyzer.ingest.formats.dictline import add, step_from
 from faultproxy.analyzer.ingest.interface import FileFormat, LineFormat
 from faultproxy.analyzer.ingest.log import Log
 from faultproxy.analyzer.ingest.source import File
-from faultproxy.analyzer.ingest.tokens import native
+from faultproxy.analyzer.ingest.tokens import MAX_KEY, native
 from faultproxy.analyzer.trace import NONFINITE, Cell
 from faultproxy.analyzer.vocabulary import resolve
 
-_OF = re.compile(r"\s*(\d{1,15})\s*/\s*\d+")
+_OF = re.compile(r"\s{0,9}(\d{1,15})\s{0,9}/\s{0,9}\d+")
 _FRACTION_KEYS = ("global_step/max_steps", "iteration")
 _STEP_KEYS = (
     "step",
@@ -45,6 +45,7 @@ _STEP_KEYS = (
 )
 _CORE = {"loss", "grad_norm", "policy_loss"}
 _BATCH = 4096
+_BATCH_CELLS = 1_000_000
 MAX_DEPTH = 4
 
 
@@ -64,9 +65,9 @@ def flatten(record: dict[str, Any], prefix: str = "", depth: int = 0) -> Iterato
     for key, value in record.items():
         name = f"{prefix}{key}"
         if isinstance(value, dict):
-            if depth < MAX_DEPTH:
+            if depth < MAX_DEPTH and len(name) <= MAX_KEY:
                 yield from flatten(value, name + "/", depth + 1)
-        elif not isinstance(value, list):
+        elif not isinstance(value, list) and len(name) <= MAX_KEY:
             yield name, value
 
 
@@ -178,7 +179,7 @@ def _read(file: File, log: Log) -> None:
                 log.fact("framework", "verl")
             if inner and 0 <= data["step"] < 2**62 and dict not in set(map(type, inner.values())):
                 these = tuple(inner)
-                if these != keys or len(steps) >= _BATCH:
+                if these != keys or len(steps) >= _BATCH or len(steps) * len(keys) > _BATCH_CELLS:
                     flush()
                     keys = these
                 steps.append(data["step"])
@@ -200,7 +201,7 @@ def _parse(line: str, log: Log) -> bool:
         data = loads(text)
     except ValueError:
         return False
-    return isinstance(data, dict) and any(resolve(k).known or k == "data" for k in data) and record(data, log)
+    return isinstance(data, dict) and any(k == "data" or (len(k) <= MAX_KEY and resolve(k).known) for k in data) and record(data, log)
 
 
 FILE = FileFormat("jsonl", _sniff, _read, order=30)
