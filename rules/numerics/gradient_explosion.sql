@@ -7,7 +7,7 @@ m AS (SELECT *, avg(beyond::INT) OVER (PARTITION BY segment ORDER BY step ROWS B
 s AS (SELECT segment, any_value(early) AS early, median(x) FILTER (WHERE k > n - greatest(3, ceil($tail * n))) AS late, max(x) AS top, arg_max(step, x) AS top_step,
         min(step) FILTER (WHERE beyond AND share >= 0.5) AS step_start, max(step) AS step_end FROM m GROUP BY segment)
 SELECT step_start, step_end, late AS observed, early AS expected, segment, late / early AS times, $ratio AS ratio, 'root' AS role
-FROM s WHERE late > $ratio * early
+FROM s WHERE late > $ratio * early AND late > $level
 UNION ALL
-SELECT top_step, top_step, top, early, segment, top / early, $ratio, 'benign' FROM s WHERE late <= $ratio * early AND top > $ratio * early
+SELECT top_step, top_step, top, early, segment, top / early, $ratio, 'benign' FROM s WHERE late <= $ratio * early AND top > $ratio * early AND top > $level
 ORDER BY step_start
