@@ -40,7 +40,9 @@ def needed(path: str | Path) -> bool:
 def worst() -> str:
     """SQL: the worst state of a group; a bad one wins over any number of good ones."""
     order = ", ".join(map(quoted, _WORST))
-    return f"[{order}][min(list_position([{order}], state))]"
+    # Nearly all are finite: the case spares the search for them.
+    finite = _WORST.index("finite") + 1
+    return f"[{order}][min(CASE WHEN state = 'finite' THEN {finite} ELSE list_position([{order}], state) END)]"
 
 
 def signals(path: str | Path, con: duckdb.DuckDBPyConnection) -> list[str]:

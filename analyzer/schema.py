@@ -7,6 +7,7 @@ strings are plain UTF-8 to Parquet, so a writer without dictionaries (DuckDB, pa
 
 from __future__ import annotations
 
+import secrets
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -78,8 +79,12 @@ def arrow(columns: dict[str, tuple[str, bool]]) -> Any:
 
 
 def settings() -> dict[str, Any]:
-    """DuckDB settings for reading files that may be larger than memory: a limit, and where to spill."""
-    return {"memory_limit": MEMORY, "temp_directory": str(Path(tempfile.gettempdir()) / "faultproxy-spill")}
+    """DuckDB settings for reading files that may be larger than memory: a limit, and where to spill.
+
+    DuckDB makes the folder when it spills and removes it; two processes in one would overwrite each other's files.
+    """
+    folder = Path(tempfile.gettempdir()) / f"faultproxy-spill-{secrets.token_hex(8)}"
+    return {"memory_limit": MEMORY, "temp_directory": str(folder)}
 
 
 @contextmanager

@@ -5,7 +5,7 @@
     python benchmarks/canonical.py --growth         also a tenth of the size: the growth exponent of analyze
 
 Every value is split by rank; one rank's gradient turns NaN at 60 % of the run and the others follow 3 steps later.
-Times are the best of --repeat: the scan in a warm process (its file cached), `analyze` as a command, start-up included.
+Values are noise in single precision, as trainers log it. Times are the best of --repeat: the scan in a warm process (its file cached), `analyze` as a command, start-up included.
 CPU seconds are printed beside wall seconds, for on a shared machine only they can be compared.
 """
 
@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import resource
 import subprocess
 import sys
 import tempfile
@@ -43,7 +42,7 @@ def generate(folder: Path, values: int, ranks: int) -> int:
             relation = con.sql(f"""
                 SELECT 'bench' AS run, 0::SMALLINT AS segment, 'train' AS axis, step, rank, NULL::SMALLINT AS layer,
                     NULL::SMALLINT AS expert, NULL AS module, NULL AS role, '{signal}' AS signal, NULL AS stat, NULL AS label,
-                    CASE WHEN {bad} THEN NULL ELSE 1 + (hash(rank * 1000003 + step) % 1000) / 5000.0 END AS value,
+                    CASE WHEN {bad} THEN NULL ELSE (1 + hash(rank * 1000003 + step) / 2e19)::FLOAT::DOUBLE END AS value,
                     CASE WHEN {bad} THEN 'nan' ELSE 'finite' END AS state, NULL AS raw, 0::INTEGER AS source, step AS line
                 FROM (SELECT r.range::INTEGER AS rank FROM range({ranks}) r), (SELECT s.range AS step FROM range({steps}) s)
                 ORDER BY rank, step""")
@@ -64,22 +63,27 @@ def scan(path: Path, repeat: int) -> tuple[float, float]:
     return min(wall for wall, _ in times), min(cpu for _, cpu in times)
 
 
-def analyze(trace: Path, repeat: int) -> tuple[float, float, str]:
-    """Best wall and CPU seconds of the command, and what it said."""
-    times, said = [], ""
+#: Runs a command and adds its CPU seconds and peak memory. A process of its own, for memory counts from the fork on.
+_CHILD = """
+import json, resource, subprocess, sys
+done = subprocess.run(sys.argv[1:], capture_output=True, check=True)
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(json.dumps([json.loads(done.stdout), used.ru_utime + used.ru_stime, used.ru_maxrss / 1024]))
+"""
+
+
+def analyze(trace: Path, repeat: int) -> tuple[float, float, float, str]:
+    """Best wall and CPU seconds of the command, its largest peak memory in MiB, and what it said."""
     command = [str(Path(sys.executable).with_name("analyze")), str(trace), "--format", "json"]
+    wrapped = [sys.executable, "-S", "-c", _CHILD, *command]
+    runs, said = [], ""
     for _ in range(repeat):
-        wall, cpu = time.perf_counter(), _children()
-        done = subprocess.run(command, capture_output=True, check=True)
-        times.append((time.perf_counter() - wall, _children() - cpu))
-        report = json.loads(done.stdout)
+        wall = time.perf_counter()
+        report, cpu, peak = json.loads(subprocess.run(wrapped, capture_output=True, check=True).stdout)
+        runs.append((time.perf_counter() - wall, cpu, peak))
         said = f"{report['verdict']} {report['failure_type']} at step {report['first_bad_step']}, rank {report['rank']}"
-    return min(wall for wall, _ in times), min(cpu for _, cpu in times), said
-
-
-def _children() -> float:
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
+    walls, cpus, peaks = zip(*runs, strict=True)
+    return min(walls), min(cpus), max(peaks), said
 
 
 def measure(values: int, ranks: int, repeat: int) -> tuple[float, float]:
@@ -99,11 +103,10 @@ def measure(values: int, ranks: int, repeat: int) -> tuple[float, float]:
         print(f"rollup           written in {time.perf_counter() - start:.1f} s")
         (trace / "rollup.parquet").rename(trace / "aside")
         for name in ("without rollup", "with rollup"):
-            took, used, said = analyze(trace, repeat)
-            peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+            took, used, peak, said = analyze(trace, repeat)
             print(
                 f"{name:16} wall {took:7.3f} s {took / wall:6.2f} x   CPU {used:7.3f} s {used / cpu:6.2f} x   "
-                f"peak so far {peak:,.0f} MiB   {said}"
+                f"peak {peak:,.0f} MiB   {said}"
             )
             spent.append(used)
             if (trace / "aside").exists():

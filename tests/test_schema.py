@@ -234,6 +234,31 @@ def test_a_damaged_file_is_bad_input(damage: bytes, tmp_path: Path) -> None:
         read([str(tmp_path / "x.parquet")])
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"schema": 2}, "not of schema 1"),
+        ({"sources": [{"path": "x"}]}, "malformed"),
+        ({"sources": [{"path": "x", "format": "y", "sha256": "z"}]}, "64 hex digits"),
+        ({"columns": [[1, "train", None, None, None, "x"]]}, "must be text"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else next(iter(value)),
+)
+def test_malformed_run_facts_are_bad_input(change: dict[str, Any], said: str, tmp_path: Path) -> None:
+    write_folder(read([str(jsonl(tmp_path))])[0], tmp_path / "a.trace")
+    facts = tmp_path / "a.trace" / "run.json"
+    facts.write_text(json.dumps({**json.loads(facts.read_text()), **change}))
+    with pytest.raises(InputError, match=said):
+        read([str(tmp_path / "a.trace")])
+
+
+def test_run_facts_and_events_may_be_missing(tmp_path: Path) -> None:
+    path = _file(tmp_path / "plain.parquet", *[{"value": float(n)} for n in range(5)])
+    trace = read([str(path)])[0]
+    assert ("r", [0.0, 1.0, 2.0, 3.0, 4.0]) == (trace.run, trace.frame.columns[Key("loss")].values)
+    assert [str(path)] == [source.path for source in trace.sources]
+
+
 # -- atomicity --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("form", ["a.parquet", "a.trace"])
 def test_nothing_is_left_when_writing_fails(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

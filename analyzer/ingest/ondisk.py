@@ -38,7 +38,7 @@ Name = tuple[str | None, ...]
 
 def load_footer(path: Path, con: DuckDBPyConnection) -> None:
     """Put what the footer says of every row group into the table `footer`; parsing it once is most of a small read."""
-    columns = ", ".join(map(quoted, ("run", *_NAME, *_INDICES)))
+    columns = ", ".join(map(quoted, ("run", "segment", *_NAME, *_INDICES)))
     con.execute(
         "CREATE TABLE footer AS SELECT row_group_id AS part, path_in_schema AS name, stats_min_value AS low, "
         "stats_max_value AS high, stats_null_count AS nulls, num_values AS size "
@@ -169,6 +169,13 @@ def _seen(
     sources = {name: scan(path) for name in ("rank", "layer", "expert")}
     if summed is not None:
         sources["rank"] = f"{scan(summed)} WHERE kind = 'rank'"
+    elif has["rank"]:
+        # Ranks report the same signals: the one with most rows stands for all, a scan of every rank costs a sum scan.
+        most = con.execute(
+            "SELECT low FROM footer WHERE name = 'signal' GROUP BY low ORDER BY sum(size) DESC"
+        ).fetchone()
+        if most is not None and most[0] in {name[0] for name in found}:
+            sources["rank"] = f"{scan(path)} WHERE signal = {quoted(most[0])}"
     rank = None
     for index, source in sources.items():
         if not has[index]:
