@@ -1,25 +1,24 @@
 """Writes a trace in canonical form: a lone `trace.parquet`, or a folder `NAME.trace/` with its events and rollup.
 
-Rows are sorted while they are made: columns are ordered by key first, so only rows of one key need sorting. A value
-that two sources wrote for one key is written once: the first wins (merge.py puts native files first), except that
-an exact number replaces a rounded zero. A trace whose detail stayed on disk is copied from there, row by row, and
+Rows come sorted from longform.py. A value that two sources wrote for one key is written once: the first wins, except
+that an exact number replaces a rounded zero. A trace whose detail stayed on disk is copied from there, row by row, and
 sorted by DuckDB, which spills; it never becomes Python objects.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
-from math import isfinite, isnan
+from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from faultproxy.analyzer import rollup
 from faultproxy.analyzer.errors import InputError, SchemaError
 from faultproxy.analyzer.files import atomic_folder, atomic_path
+from faultproxy.analyzer.longform import Rows, utf8
 from faultproxy.analyzer.schema import (
-    BARE,
     EVENTS,
     EVENTS_KEY,
     MAX_LONE_EVENTS,
@@ -34,7 +33,7 @@ from faultproxy.analyzer.schema import (
     scan,
     validate,
 )
-from faultproxy.analyzer.trace import FINITE, NAN, NEG_INF, POS_INF, QUANTISED, Cell, Column, Frame, Key, Trace
+from faultproxy.analyzer.trace import Trace
 
 #: Format of the source that stands for the canonical file itself; it is read again, so it is never written.
 CONTAINER = "canonical"
@@ -44,7 +43,6 @@ ORIGIN = "canonical-parquet"
 DERIVED = "values_are_median_of_ranks"
 #: Facts that run.json names at its top; unknown is null.
 _NAMED = ("framework", "algorithm", "model", "precision", "parallelism", "hardware", "hyperparameters")
-_INT16 = 2**15 - 1
 
 
 class Written(NamedTuple):
@@ -191,7 +189,7 @@ def _plain(value: Any) -> Any:
 def _events(trace: Trace) -> Iterator[dict[str, Any]]:
     for event in trace.events:
         row = asdict(event)
-        row["text"] = _utf8(event.text)
+        row["text"] = utf8(event.text)
         row["value"] = event.value if event.value is not None and isfinite(event.value) else None
         yield row
 
@@ -205,7 +203,7 @@ def _values(trace: Trace, path: Path, lone_events: list[Any] | None) -> int:
             for table in _copied(trace):
                 writer.write(table)
         else:
-            rows = _Rows(trace)
+            rows = Rows(trace, [trace.detail] if trace.facts.get(DERIVED) else [trace.frame, trace.detail])
             for table in rows.tables():
                 writer.write(table)
             losers = rows.losers
@@ -237,127 +235,3 @@ def _copied(trace: Trace) -> Iterator[Any]:
 
         for batch in relation.to_arrow_reader(ROW_GROUP):
             yield pa.Table.from_batches([batch])
-
-
-class _Rows:
-    """The cells of a trace as sorted tables of about ROW_GROUP rows."""
-
-    def __init__(self, trace: Trace) -> None:
-        self.trace = trace
-        self.losers = 0
-        frames = [trace.detail] if trace.facts.get(DERIVED) else [trace.frame, trace.detail]
-        self._orders = {id(frame): _ordered(frame) for frame in frames}
-        self._groups: dict[tuple[Any, ...], list[tuple[tuple[Any, ...], Frame, Column, Key]]] = {}
-        for frame in frames:
-            for column in [*frame.columns.values(), *([_bare(frame)] if frame is trace.frame else [])]:
-                key = _fitting(column.key)
-                group = _nulls_first(key.signal, _stat(key), key.layer, key.expert, key.rank)
-                inner = _nulls_first(key.axis, key.role, key.label, key.module)
-                self._groups.setdefault(group, []).append((inner, frame, column, key))
-
-    def tables(self) -> Iterator[Any]:
-        import pyarrow as pa
-
-        schema = arrow(VALUES)
-        held: list[tuple[Any, ...]] = []
-        for group in sorted(self._groups):
-            held += self._group(self._groups[group])
-            if len(held) >= ROW_GROUP:
-                yield _table(held, schema, pa)
-                held = []
-        if held:
-            yield _table(held, schema, pa)
-
-    def _group(self, members: list[tuple[tuple[Any, ...], Frame, Column, Key]]) -> Iterable[tuple[Any, ...]]:
-        rows: list[tuple[Any, ...]] = []
-        for inner, frame, column, key in members:
-            last: tuple[int, int] | None = None
-            for segment, step, at in self._orders[id(frame)]:
-                cell = column.cell(at)
-                if cell is None:
-                    continue
-                value, state, raw = _normal(cell)
-                row = (
-                    self.trace.run, segment, key.axis, step, key.rank, key.layer, key.expert, key.module, key.role, key.signal,
-                    _stat(key), key.label, value, state, raw, frame.sources[at], frame.lines[at],
-                )  # fmt: skip
-                if last == (segment, step):
-                    self.losers += 1
-                    if rows[-1][1][13] == QUANTISED and state == FINITE:
-                        rows[-1] = ((segment, step, inner), row)
-                    continue
-                last = (segment, step)
-                rows.append(((segment, step, inner), row))
-        if len(members) == 1:
-            return [row for _, row in rows]
-        rows.sort(key=lambda entry: entry[0])  # stable: of equal keys the frame's comes first
-        kept: list[tuple[Any, ...]] = []
-        before = None
-        for place, row in rows:
-            if place == before:
-                self.losers += 1
-                continue
-            before = place
-            kept.append(row)
-        return kept
-
-
-def _ordered(frame: Frame) -> list[tuple[int, int, int]]:
-    if frame.segments and max(frame.segments) > _INT16:
-        raise InputError(f"{max(frame.segments)} restarts in one trace; at most {_INT16} fit; its steps are no steps")
-    return sorted(
-        (segment, step, at) for at, (segment, step) in enumerate(zip(frame.segments, frame.steps, strict=True))
-    )
-
-
-def _bare(frame: Frame) -> Column:
-    """A column that marks the rows without a value; see schema.BARE."""
-    filled = {row for row, _, _ in frame.cells()}
-    signal, axis, state = BARE
-    column = Column(Key(signal, axis), signal)
-    for row in range(len(frame)):
-        if row not in filled:
-            column.put(row, Cell(None, state))
-    return column
-
-
-def _fitting(key: Key) -> Key:
-    """The key with indices that the types cannot hold moved to `module`, and text that is UTF-8."""
-    layer, expert, module = key.layer, key.expert, key.module
-    if layer is not None and layer > _INT16:
-        layer, module = None, f"{module or ''}layer[{layer}]"
-    if expert is not None and expert > _INT16:
-        expert, module = None, f"{module or ''}expert[{expert}]"
-    signal, axis, role, stat, label = (None if text is None else _utf8(text) for text in key[:5])
-    module = None if module is None else _utf8(module)
-    return Key(signal or "", axis or "", role, stat, label, layer, expert, module, key.rank)
-
-
-def _stat(key: Key) -> str | None:
-    return None if key.stat == "mean" else key.stat
-
-
-def _utf8(text: str) -> str:
-    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
-
-
-def _nulls_first(*parts: Any) -> tuple[Any, ...]:
-    return tuple((part is not None, part) for part in parts)
-
-
-def _normal(cell: Cell) -> tuple[float | None, str, str | None]:
-    """Value, state, raw as the schema allows them; a number beyond a double's range is an infinity."""
-    value, state, raw = cell.value, cell.state, cell.raw
-    if value is None or state not in (FINITE, QUANTISED):
-        value = None
-    elif not isfinite(value):
-        state = NAN if isnan(value) else POS_INF if value > 0 else NEG_INF
-        value = None
-    return value, state, None if raw is None else _utf8(raw)
-
-
-def _table(rows: list[tuple[Any, ...]], schema: Any, pa: Any) -> Any:
-    columns = zip(*rows, strict=True)
-    return pa.table(
-        [pa.array(list(values), field.type) for values, field in zip(columns, schema, strict=True)], schema=schema
-    )
