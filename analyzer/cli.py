@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from faultproxy import __version__
-from faultproxy.analyzer.commands.rules import rules
 from faultproxy.analyzer.commands.ingest import ingest
+from faultproxy.analyzer.commands.rules import rules
 from faultproxy.analyzer.errors import FaultproxyError, InputError
 from faultproxy.analyzer.report.clean import encodable, visible
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
@@ -32,7 +32,8 @@ NONE = 0.2  # odds that a rule fired and no failure of the catalogue happened
 CONSEQUENCE = 0.15
 CLAIM, MARGIN = 0.45, 0.15
 #: Forward before backward: within one family and moment the earlier entry is the root.
-_FORWARD_FIRST = ("nonfinite_loss", "nonfinite_gradient", "loss_scale_collapse", "gradient_explosion")
+#: A scale that collapses skips the steps; a gradient that is not finite on those steps is what the scaler saw.
+_FORWARD_FIRST = ("nonfinite_loss", "loss_scale_collapse", "nonfinite_gradient", "gradient_explosion")
 #: Process types that name a cause come before those that only say that it ended.
 _SPECIFIC = (
     "hardware_fault",
@@ -109,7 +110,8 @@ def fuse(trace: Trace, outcomes: list[Outcome]) -> Diagnosis:
     blind = _not_judged(trace)
     if not roots:
         return _without_failure(trace, outcomes, findings, blind, warnings)
-    ordered = sorted(roots, key=lambda f: _precedence(f, roots, trace))
+    moment = _clock(trace)
+    ordered = _ordered(roots, moment)
     root = ordered[0]
     assert root.failure_type is not None
     supporting = [
@@ -141,11 +143,7 @@ def fuse(trace: Trace, outcomes: list[Outcome]) -> Diagnosis:
         ),
         evidence=tuple(evidence),
         first_bad_step=min(
-            (
-                f.step_start
-                for f in same
-                if f.step_start is not None and _moment(f, trace) <= _moment(root, trace) + TIE
-            ),
+            (f.step_start for f in same if f.step_start is not None and moment(f) <= moment(root) + TIE),
             default=root.step_start,
         ),
         segment=root.segment,
@@ -159,36 +157,35 @@ def fuse(trace: Trace, outcomes: list[Outcome]) -> Diagnosis:
 
 
 # -- order ------------------------------------------------------------------------------------------------------------
-def _moment(finding: Finding, trace: Trace) -> float:
-    """Row position of a finding's onset over the whole trace; the end for findings without a step."""
-    steps = trace.frame.steps
-    if finding.step_start is None or not steps:
-        return float(len(steps))
-    rows = _positions(trace)
-    return rows.get((finding.segment, finding.step_start), float(len(steps)))
-
-
-def _positions(trace: Trace) -> dict[tuple[int, int], float]:
+def _clock(trace: Trace) -> Callable[[Finding], float]:
+    """Maps a finding to the row position of its onset over the whole trace; the end for findings without a step."""
     frame = trace.frame
-    order = sorted(range(len(frame)), key=lambda row: (frame.segments[row], frame.steps[row]))
-    return {(frame.segments[row], frame.steps[row]): float(at) for at, row in enumerate(order)}
-
-
-def _precedence(finding: Finding, roots: list[Finding], trace: Trace) -> tuple[bool, float, int, int, float, float]:
-    strong = [f for f in roots if f.strength >= WEAK]
-    earliest = min(_moment(f, trace) for f in strong or roots)
-    moment = _moment(finding, trace)
-    tied = moment <= earliest + TIE
-    kinds = _FORWARD_FIRST if finding.family == "numerics" else _SPECIFIC
-    order = kinds.index(finding.failure_type) if finding.failure_type in kinds else len(kinds)
-    return (
-        bool(strong) and finding.strength < WEAK,
-        0.0 if tied else moment,
-        FAMILIES.index(finding.family),
-        order,
-        -finding.strength,
-        moment,
+    order = sorted(zip(frame.segments, frame.steps, strict=True))
+    rows = {key: float(at) for at, key in enumerate(order)}
+    end = float(len(order))
+    return lambda finding: (
+        rows.get((finding.segment, finding.step_start), end) if finding.step_start is not None else end
     )
+
+
+def _ordered(roots: list[Finding], moment: Callable[[Finding], float]) -> list[Finding]:
+    """Root candidates, the root first (scheme 1 above)."""
+    strong = [f for f in roots if f.strength >= WEAK]
+    earliest = min(moment(f) for f in strong or roots)
+
+    def key(finding: Finding) -> tuple[bool, float, int, int, float, float]:
+        at = moment(finding)
+        kinds = _FORWARD_FIRST if finding.family == "numerics" else _SPECIFIC
+        return (
+            bool(strong) and finding.strength < WEAK,
+            0.0 if at <= earliest + TIE else at,
+            FAMILIES.index(finding.family),
+            kinds.index(finding.failure_type) if finding.failure_type in kinds else len(kinds),
+            -finding.strength,
+            at,
+        )
+
+    return sorted(roots, key=key)
 
 
 # -- probabilities ----------------------------------------------------------------------------------------------------

@@ -25,6 +25,19 @@ _PLACE = {
 _EVAL = re.compile(r"^(?:eval|validation|valid|val|test)(?:[_/\-. ]|(?=loss))(?:set[_/ ])?(?P<rest>.+)$", re.IGNORECASE)
 #: `train_rollout_kl (megatron impl)`: a name with a remark behind it.
 _REMARK = re.compile(r"^(?P<key>.*\S)\s+[(\[][^()\[\]]*[)\]]$")
+#: First segments under which a familiar word means something else (`timing_s/reward` is a time).
+_OTHER = {
+    "timing",
+    "timing_s",
+    "timing_per_token_ms",
+    "time",
+    "timer",
+    "perf",
+    "performance",
+    "system",
+    "memory",
+    "ray",
+}
 #: Writers that number layers otherwise than the model does (verl counts router-returning layers only): the index
 #: stays in `module` until a config resolves it (FORMATS trap 20).
 _MODULE_LAYERS = ("rollout/moe/",)
@@ -106,10 +119,12 @@ def resolve(key: str) -> Resolved:
         inner = _lookup(evaluated["rest"]) or _lookup(evaluated["rest"].rpartition("/")[2])
         if inner:
             return inner._replace(key=inner.key._replace(axis="eval"))
+        if evaluated["rest"].endswith(("_loss", "/loss")):  # `eval_<set>_loss`: the loss on one of several sets
+            return Resolved(Key("loss", axis="eval"), rank=300)
     rest = key
     while "/" in rest:
         head, _, rest = rest.partition("/")
-        if rest and (inner := _lookup(rest)):
+        if rest and head.lower() not in _OTHER and (inner := _lookup(rest)):
             axis = "eval" if _EVAL.match(head + "/x") else "train"
             # A component of a longer name is weaker evidence than the name itself, so any exact key outranks it.
             return inner._replace(key=inner.key._replace(axis=axis), rank=inner.rank + 100)

@@ -14,7 +14,7 @@ class LineFormat(NamedTuple):
 
     `parse(line, log)` gets a line without ANSI codes and launcher prefixes, and returns True when the line was its own.
     It is called only for lines that hold one of `hints`. Lower `order` is asked first; `last_resort` formats are asked
-    only in files where no other format found a row.
+    only in files where no other format found a row. `finish(log)` closes what is still open at the end of the file.
     """
 
     name: str
@@ -22,6 +22,7 @@ class LineFormat(NamedTuple):
     parse: Callable[[str, Log], bool]
     order: int = 50
     last_resort: bool = False
+    finish: Callable[[Log], None] | None = None
 
 
 class FileFormat(NamedTuple):

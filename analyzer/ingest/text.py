@@ -15,7 +15,9 @@ from faultproxy.analyzer.trace import Event
 _RAY = re.compile(r"^\((?P<actor>[\w.<>: ]+?) pid=\d+(?:, ip=[\w.:]+)?\) ?")
 _RANK = re.compile(r"^\[(?:rank|default)(?P<rank>\d{1,6})\]:? ?")
 _SRUN = re.compile(r"^\s{0,6}(?P<rank>\d{1,5}): (?=\s*(?:\[|iteration|step|Traceback|\w+Error))")
-_RAY_REPEAT = re.compile(r"\s*\[repeated \d+x across cluster\].*$")
+_RAY_REPEAT = re.compile(r"\s?\[repeated \d+x across cluster\].*$")
+#: A progress bar, `12/100 [00:31<...`: Hugging Face prints the step nowhere else.
+_BAR = re.compile(r"(?<![\d.])(\d{1,12})/(\d{1,12}) \[")
 _CLOCK = re.compile(r"(?<!\d)(20\d\d)-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)")
 #: A metric row's own clock is near its start; deeper text may quote any date.
 _CLOCK_REACH = 120
@@ -31,6 +33,9 @@ def read_text(file: File, log: Log, formats: list[LineFormat]) -> None:
                     _line(part, log, formats)
         else:
             _line(physical, log, formats)
+    for format in formats:
+        if format.finish:
+            format.finish(log)
     _silence(log)
 
 
@@ -49,6 +54,9 @@ def _line(line: str, log: Log, formats: list[LineFormat]) -> None:
         if srun:
             log.rank = int(srun["rank"])
             line = line[srun.end() :]
+    if "[" in line:
+        for bar in _BAR.finditer(line):
+            log.bar = (int(bar[1]), int(bar[2]))
     rows = log.source.rows
     for format in formats:
         for hint in format.hints:

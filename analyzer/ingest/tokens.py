@@ -30,6 +30,7 @@ _PLAIN = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?$")
 MAX_TOKEN = 400
 #: A key longer than this names no signal; readers leave it out, so that no look-up pays for its length.
 MAX_KEY = 200
+_STRAIGHT = str.maketrans("\u2018\u2019\u201c\u201d\u00a0", "''\"\" ")
 #: One number-like token, for readers' regular expressions.
 NUMBER = r"[+-]?(?:\d[\d,]*(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|nan|inf|NaN|NAN|INF|Inf|Infinity)"
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -116,5 +117,7 @@ def masked_norm(cell: Cell) -> Cell:
 
 
 def plain(line: str) -> str:
-    """The line without ANSI colour codes."""
-    return ANSI.sub("", line) if "\x1b" in line else line
+    """The line without ANSI colour codes and with straight quotes (tickets go through editors that curl them)."""
+    if "\x1b" in line:
+        line = ANSI.sub("", line)
+    return line if line.isascii() else line.translate(_STRAIGHT)

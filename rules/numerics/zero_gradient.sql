@@ -6,6 +6,6 @@ f AS (SELECT segment, min(step) AS first FROM m WHERE zero AND share >= $share G
 SELECT min(step) AS step_start, max(step) AS step_end, 0.0 AS observed, NULL::DOUBLE AS expected, segment, count(*) FILTER (WHERE zero) AS rows_bad
 FROM m JOIN f USING (segment) WHERE step >= first
 GROUP BY segment
-HAVING (count(*) FILTER (WHERE zero) >= $hold OR bool_and(zero AND signal_exists)) AND count(*) >= 2 AND avg(excused::INT) < 0.5
+HAVING (count(*) FILTER (WHERE zero) >= $hold OR bool_and(zero AND signal_exists)) AND avg(excused::INT) < 0.5
     AND coalesce(max(l) - min(l) <= $still * greatest(abs(median(l)), 1e-9) OR median(abs(l)) < 1e-3, true)
 ORDER BY step_start

@@ -20,11 +20,11 @@ from faultproxy.analyzer.trace import Cell
 from faultproxy.analyzer.vocabulary import resolve
 
 _PREFIX = re.compile(
-    r"(?P<word>(?:critic-)?step|rollout|eval|perf|multi_turn|passrate|iteration|iter)\s*[: ]?\s*(?P<step>\d{1,15})\s*:?\s*$",
+    r"(?P<word>(?:critic-)?step|rollout|eval|perf|multi_turn|passrate|iteration|iter)\s*(?::\s*)?(?P<step>\d{1,15})\s*(?::\s*)?$",
     re.IGNORECASE,
 )
-_BAR = re.compile(r"(\d{1,12})/(\d{1,12}) \[")
-_OPEN = re.compile(r"\{['\"]")
+_BARE = re.compile(r"""^\s*['"][\w/ .@-]{1,200}['"]\s*:""")
+_OPEN = re.compile(r"\{ ?['\"]")
 _STEP_KEYS = ("step", "global_step", "train/step", "rollout/step", "train/global_step", "current_steps")
 _SUMMARY = ("train_runtime", "train_samples_per_second")
 
@@ -57,42 +57,54 @@ def add(cells: dict[str, Cell], step: int | None, log: Log, format: str, axis: s
     return True
 
 
-def _note_bar(text: str, log: Log) -> None:
-    """Remember the last progress bar (`12/100 [00:31<...`): Hugging Face prints the step nowhere else."""
-    for bar in _BAR.finditer(text):
-        log.memory["bar"] = (int(bar[1]), int(bar[2]))
+def bar_step(log: Log) -> int | None:
+    """The progress bar's step for a row that carries none, as long as the file is consistent about it."""
+    if log.counted_steps or log.bar is None:
+        return None
+    current, total = log.bar
+    # Other bars (loading, evaluation) have other totals; the first one beside a metric row is the trainer's.
+    if log.memory.setdefault("bar_total", total) != total or current < (log.step or 0):
+        return None
+    log.bar_steps = True
+    return current
 
 
 def _parse(line: str, log: Log) -> bool:
     opened = _OPEN.search(line)
-    if not opened:
-        _note_bar(line, log)
+    bare = None if opened else _BARE.match(line)
+    if not opened and not bare:
         return False
+    start = opened.start() if opened else 0
     cells = {}
-    for key, token in pairs(line[opened.start() :]):
+    for key, token in pairs(line[start:]):
         cell = number(token)
         if cell:
             cells[key] = cell
+    going_on = bare is not None and log.memory.get("dict_open") == log.line - 1
+    closed = "}" in line[start:]
+    if going_on and not closed:
+        log.memory["dict_open"] = log.line
     if not cells or not any(resolve(key).known for key in cells):
-        return False
-    prefix = _PREFIX.search(line[: opened.start()])
+        return going_on
+    if going_on:  # a dict that the terminal or an editor broke over lines
+        log.row(log.step, cells.items(), "hf-console")
+        return True
+    prefix = _PREFIX.search(line[:start])
     if prefix:
         axis = "eval" if prefix["word"].lower() == "eval" else None
         cells.pop("train/step", None)
         cells.pop("rollout/step", None)
         return add(cells, int(prefix["step"]), log, "step-dict", axis)
-    if not any(resolve(key).key.signal in _ANCHORS for key in cells):
+    if not any(resolve(key).key.signal in _ANCHORS for key in cells) or (bare and len(cells) < _BARE_LEAST):
         return False
+    if not closed:
+        log.memory["dict_open"] = log.line
     step = step_from(cells)
-    _note_bar(line[: opened.start()], log)
-    if step is None and not log.counted_steps and "bar" in log.memory:
-        current, total = log.memory["bar"]
-        # Other bars (loading, evaluation) have other totals; the first one beside a metric row is the trainer's.
-        if log.memory.setdefault("bar_total", total) == total and current >= (log.step or 0):
-            step = current
-    return add(cells, step, log, "hf-console")
+    return add(cells, bar_step(log) if step is None else step, log, "hf-console")
 
 
+#: A dict whose brace was lost on the way into the ticket needs this many pairs to count.
+_BARE_LEAST = 3
 #: A printed dict is a metric row only when it holds one of these; configs are printed as dicts too.
 _ANCHORS = {"loss", "policy_loss", "grad_norm", "reward", "kl_ref", "entropy", "value_loss", "accuracy"}
-LINE = LineFormat("hf-console", ("{'", '{"', "/"), _parse, order=30)
+LINE = LineFormat("hf-console", ("':", '":'), _parse, order=30)

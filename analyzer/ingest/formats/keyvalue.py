@@ -9,23 +9,27 @@ from __future__ import annotations
 
 import re
 
+from faultproxy.analyzer.ingest.formats.dictline import bar_step
 from faultproxy.analyzer.ingest.interface import LineFormat
 from faultproxy.analyzer.ingest.log import Log
-from faultproxy.analyzer.ingest.tokens import NUMBER, masked_norm, number
+from faultproxy.analyzer.ingest.tokens import MAX_KEY, NUMBER, masked_norm, number
 from faultproxy.analyzer.trace import Cell
 from faultproxy.analyzer.vocabulary import resolve
 
-_KEY = r"[A-Za-z][\w./%@-]*(?: [A-Za-z][\w./%@-]*){0,3}"
+#: Words are taken whole (possessive, and never from their middle), which keeps the search linear in the line.
+_KEY = r"[A-Za-z][\w./%@-]*+(?: [A-Za-z][\w./%@-]*+){0,3}"
 _PAIR = re.compile(
-    rf"(?P<key>{_KEY})\s*(?:\([^()]{{1,20}}\))?\s*(?P<sep>[=:]\s*|\s+)(?P<value>{NUMBER})(?P<unit>[A-Za-z%/]*)(?![\w.])"
+    rf"(?<![\w./%@-])[\d_./%@-]*+(?P<key>{_KEY})(?:\s*\([^()]{{1,20}}\))?(?P<sep>\s*[=:]\s*|\s+)(?P<value>{NUMBER})(?P<unit>[A-Za-z%/]*)(?![\w.])"
 )
 _STEP = re.compile(
-    r"(?:^|[\s\[(|,])(?:global[_ ]?step|num_updates|step|iteration|iter|update|it)s?\s*[:=#]?\s*\[?(?P<step>\d{1,12})(?:\s*/\s*\d+)?(?![\d.]*[eE.]\d)",
+    r"(?:^|[\s\[(|,])(?:global[_ ]?step|num_updates|step|iteration|iter|update|it)s?\s*(?:[:=#]\s*)?\[?(?P<step>\d{1,12})(?:\s*/\s*\d+)?(?![\d.]*[eE.]\d)",
     re.IGNORECASE,
 )
 _UPDATES = re.compile(r"num_updates=(\d{1,12})")
 _FAIRSEQ = re.compile(r"epoch\s+\d+:\s+(?P<step>\d+)\s*/\s*\d+\s")
 _TACOTRON = re.compile(rf"(?P<key>[Tt]rain loss)\s+(?P<step>\d{{1,12}})\s+(?P<value>{NUMBER})")
+#: fairseq and kin: a whole line about the validation set, its keys unmarked.
+_EVALUATION = re.compile(r"\| valid \||\bvalid on\b")
 _STEP_NAMES = {"step", "steps", "global_step", "global step", "iter", "iteration", "it", "num_updates", "update"}
 _SKIP = {"epoch", "consumed_samples", "consumed_tokens"}
 
@@ -41,17 +45,32 @@ def _parse(line: str, log: Log) -> bool:
     if odd and (cell := number(odd["value"])):
         cells["train loss"] = cell
     for found in _PAIR.finditer(body):
+        if len(found["key"]) > MAX_KEY:
+            continue
         key = _known_tail(found["key"]) if found["sep"].isspace() or not resolve(found["key"]).known else found["key"]
         cell = number(found["value"])
         if key is None or cell is None or key.lower() in _STEP_NAMES or key in cells:
             continue
         cells[key] = masked_norm(cell) if resolve(key).key.signal == "grad_norm" else cell
     known = {resolve(key).key.signal for key in cells if resolve(key).known} - _SKIP
+    if step is None:
+        step = bar_step(log)
     if not known or (step is None and len(cells) < 2 and "loss_scale" not in known):
-        return False
+        # One more value of the record above, as DeepSpeed-Chat prints its reward.
+        if not known or log.step is None or log.counted_steps or log.memory.get("kv_line", -9) < log.line - 3:
+            return False
+        step = log.step
     if known <= {"lr"} and step is None:
         return False
-    log.row(step, cells.items(), "key-value")
+    if (
+        step is None
+        and log.counted_steps
+        and log.memory.get("kv_line") == log.line - 1
+        and not cells.keys() & log.memory["kv_keys"]
+    ):
+        step = log.step  # a record broken over two lines
+    log.memory["kv_line"], log.memory["kv_keys"] = log.line, cells.keys()
+    log.row(step, cells.items(), "key-value", axis="eval" if _EVALUATION.search(line) else None)
     return True
 
 

@@ -1,4 +1,4 @@
-"""Tables: CSV, TSV, semicolon, and Markdown or notebook tables with `|`; wide (a column a metric) or long (step, name, value).
+"""Tables: CSV, TSV, semicolon, aligned columns, and Markdown or notebook tables with `|`; wide (a column a metric) or long (step, name, value).
 
 The header must have at least two columns, one of them a known signal or a step, and the rows numbers. A `run` column
 splits the file into runs only in name: rows restart with it, so each run is a segment.
@@ -32,12 +32,17 @@ _STEP = {
     "update",
 }
 _RULE = re.compile(r"^[\s|:+\-=]+$")
+#: Aligned columns, as notebooks print them.
+_SPACES = "  "
+_WIDE = re.compile(r"\s{2,}")
 _LONG = ({"metric", "key", "name", "tag", "signal"}, {"value"})
 
 
 def _delimiter(line: str) -> str | None:
     best = max(",\t;|", key=line.count)
-    return best if line.count(best) >= 1 else None
+    if line.count(best) >= 1:
+        return best
+    return _SPACES if _WIDE.search(line.strip()) else None
 
 
 def _header(text: str) -> tuple[str, list[str]] | None:
@@ -57,6 +62,8 @@ def _header(text: str) -> tuple[str, list[str]] | None:
 
 
 def _split(line: str, delimiter: str) -> list[str]:
+    if delimiter == _SPACES:
+        return _WIDE.split(line.strip())
     if delimiter == "|":
         return [cell.strip() for cell in line.strip().strip("|").split("|")]
     return [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter), [])]
