@@ -53,6 +53,7 @@ class Rule:
     kinds: tuple[str, ...]
     supports: tuple[str, ...]
     min_rows: int
+    guard: str | None
     params: dict[str, Any]
     param_notes: dict[str, dict[str, Any]]
     votes: dict[str, float]
@@ -95,6 +96,7 @@ def _rule(family: str, name: str, toml: str, sql: str) -> Rule:
             kinds=tuple(data.get("kinds", ())),
             supports=tuple(data.get("supports", ())),
             min_rows=int(data.get("min_rows", 1)),
+            guard=data.get("guard"),
             params={key: value["value"] for key, value in params.items()},
             param_notes=params,
             votes=data.get("votes", {}),
@@ -147,3 +149,8 @@ def fingerprint() -> str:
 def sql_params(sql: str) -> set[str]:
     """The `$name` parameters a query uses."""
     return set(_PARAM.findall(sql))
+
+
+def rename_params(sql: str, suffix: str) -> str:
+    """The same SQL with every `$name` as `$name` + suffix, so that several queries can share one statement."""
+    return _PARAM.sub(lambda found: f"${found[1]}{suffix}", sql)

@@ -134,6 +134,18 @@ def queries(rules: Sequence[Rule]) -> Iterator[str]:
             yield f"{_sql(rule)}: returns a row on an empty trace; zero rows mean clean"
 
 
+def guards(rules: Sequence[Rule]) -> Iterator[str]:
+    """A guard binds; at run time one that does not is passed over in silence."""
+    for rule in rules:
+        if rule.guard:
+            views = Views(Trace("empty"), declared([rule]))
+            try:
+                bound = {name: rule.params.get(name) for name in sql_params(rule.guard)}
+                views.con.execute(f"SELECT bool_or({rule.guard}) FROM train", bound)
+            except duckdb.Error as error:
+                yield f"{_toml(rule)}: guard {rule.guard!r}: {error} (columns it may read: {', '.join(rule.reads)})"
+
+
 def proof(rules: Sequence[Rule]) -> Iterator[str]:
     """Every rule has the cases that prove it, and case names are unique."""
     for rule in rules:
@@ -193,7 +205,7 @@ def lock(rules: Sequence[Rule]) -> Iterator[str]:
 
 
 CHECKS: tuple[Check, ...] = (
-    ids, words, roles, probabilities, texts, params, columns_declared, queries, proof, messages, lock,
+    ids, words, roles, probabilities, texts, params, columns_declared, queries, guards, proof, messages, lock,
 )  # fmt: skip
 
 

@@ -104,7 +104,7 @@ def diagnose(trace: Trace) -> Diagnosis:
 
 def fuse(trace: Trace, outcomes: list[Outcome]) -> Diagnosis:
     """Fuse rule outcomes; pure, so that tests and `--against` can feed their own."""
-    findings = [finding for outcome in outcomes for finding in outcome.findings]
+    findings = _subsume([finding for outcome in outcomes for finding in outcome.findings])
     roots = [f for f in findings if f.role == "root" and f.failure_type]
     warnings = [*trace.warnings, *(f"rule {o.rule.id} failed: {o.reason}" for o in outcomes if o.status == "error")]
     blind = _not_judged(trace)
@@ -154,6 +154,23 @@ def fuse(trace: Trace, outcomes: list[Outcome]) -> Diagnosis:
         next_checks=_next_checks(root.failure_type, causes, factor),
         warnings=tuple(warnings),
     )
+
+
+#: The first sign of a larger fault is evidence of that fault, not a fault beside it: (sign, fault).
+_FIRST_SIGNS = (("loss_spike", "loss_divergence"),)
+
+
+def _subsume(findings: list[Finding]) -> list[Finding]:
+    """Turn a first sign into evidence of the fault that it became, in the same segment and not after its end."""
+    held = {(f.failure_type, f.segment): f.step_end for f in findings if f.role == "root"}
+    found = []
+    for finding in findings:
+        for sign, fault in _FIRST_SIGNS:
+            end = held.get((fault, finding.segment))
+            if finding.failure_type == sign and end is not None and (finding.step_start or 0) <= end:
+                finding = replace(finding, failure_type=fault, strength=0.5 * finding.strength)
+        found.append(finding)
+    return found
 
 
 # -- order ------------------------------------------------------------------------------------------------------------

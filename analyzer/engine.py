@@ -13,7 +13,7 @@ from typing import Any
 
 import duckdb
 
-from faultproxy.analyzer.catalogue import FAMILY_OF, Rule, catalogue, sql_params
+from faultproxy.analyzer.catalogue import FAMILY_OF, Rule, catalogue, rename_params, sql_params
 from faultproxy.analyzer.trace import Trace
 from faultproxy.analyzer.views import Views, declared
 
@@ -65,14 +65,31 @@ def run(trace: Trace, rules: Sequence[Rule] | None = None) -> list[Outcome]:
     """Run `rules` (default: the whole catalogue) over a trace."""
     rules = catalogue() if rules is None else rules
     views = Views(trace, declared(rules))
-    return [_run(rule, views) for rule in rules]
+    lacking = {rule.id: _lacking(rule, views) for rule in rules}
+    idle = _idle([rule for rule in rules if rule.guard and lacking[rule.id] is None], views)
+    return [_run(rule, views, lacking[rule.id], rule.id in idle) for rule in rules]
 
 
-def _run(rule: Rule, views: Views) -> Outcome:
-    lacking = _lacking(rule, views)
+def _idle(guarded: Sequence[Rule], views: Views) -> set[str]:
+    """Rules whose guard holds in no row of `train`: all guards in one scan, instead of a query each.
+
+    A guard that does not bind leaves its rule to run and to say what is wrong.
+    """
+    if not guarded:
+        return set()
+    bound = {f"{name}_{i}": rule.params[name] for i, rule in enumerate(guarded) for name in sql_params(str(rule.guard))}
+    tests = [f"coalesce(bool_or({rename_params(str(rule.guard), f'_{i}')}), false)" for i, rule in enumerate(guarded)]
+    try:
+        row = views.con.execute(f"SELECT {', '.join(tests)} FROM train", bound).fetchone()
+    except (duckdb.Error, KeyError):
+        return set()
+    return {rule.id for rule, holds in zip(guarded, row or (), strict=True) if not holds}
+
+
+def _run(rule: Rule, views: Views, lacking: str | None, idle: bool) -> Outcome:
     if lacking is not None:
         return Outcome(rule, "not_applicable", reason=lacking)
-    if rule.kinds and not any(kind in views.counts["events"] for kind in rule.kinds):
+    if idle or (rule.kinds and not any(kind in views.counts["events"] for kind in rule.kinds)):
         return Outcome(rule, "clean")
     try:
         names = sql_params(rule.sql)
@@ -147,6 +164,8 @@ class _Missing(dict[str, Any]):
 def render(template: str, row: dict[str, Any]) -> str:
     """Fill a rule's text from an evidence row; a null shows as `?` whatever its format asks for."""
     shown = {key: _Unknown() if value is None else value for key, value in row.items()}
+    start, end = row.get("step_start"), row.get("step_end")
+    shown["steps"] = "an unknown step" if start is None else f"step {start}" if end in (None, start) else f"steps {start}-{end}"
     return template.format_map(_Missing(shown))
 
 

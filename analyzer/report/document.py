@@ -48,7 +48,7 @@ def document(diagnosis: Diagnosis) -> dict[str, Any]:
             "steps": len(set(zip(frame.segments, frame.steps, strict=True))),
             "first_step": min(frame.steps, default=None),
             "last_step": max(frame.steps, default=None),
-            "ranks": len(ranks) + 1 if ranks else (1 if len(frame) else None),
+            "ranks": len(ranks) if ranks else (1 if len(frame) else None),
             "layers": len(layers) or None,
             "experts": len(experts) or None,
             "facts": dict(trace.facts),
@@ -123,7 +123,9 @@ def _evidence(finding: Finding) -> dict[str, Any]:
 
 def _reproduce(diagnosis: Diagnosis) -> list[dict[str, str]]:
     """Commands that exist today and need nothing but the files that were read."""
-    paths = [s.path for s in diagnosis.trace.sources]
+    sources = diagnosis.trace.sources
+    # A canonical trace names the files it was made from too; they may be gone, so it stands for them.
+    paths = [s.path for s in [s for s in sources if s.format.startswith("canonical")] or sources]
     if not paths or "stdin" in paths:
         return []
     target = paths[0] if len(paths) == 1 else os.path.commonpath(paths)

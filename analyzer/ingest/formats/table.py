@@ -66,7 +66,10 @@ def _split(line: str, delimiter: str) -> list[str]:
         return _WIDE.split(line.strip())
     if delimiter == "|":
         return [cell.strip() for cell in line.strip().strip("|").split("|")]
-    return [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter), [])]
+    try:
+        return [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter), [])]
+    except csv.Error:  # a carriage return in the middle, a field of more than 128 KiB
+        return []
 
 
 def _sniff(head: bytes, file: File) -> bool:
@@ -79,10 +82,7 @@ def _sniff(head: bytes, file: File) -> bool:
 def _rows(file: File, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     for count, line in enumerate(file.lines(), 1):
         if line.strip() and not _RULE.match(line):
-            try:
-                yield count, _split(line, delimiter)
-            except csv.Error:
-                yield count, []
+            yield count, _split(line, delimiter)
 
 
 def _read(file: File, log: Log) -> None:
