@@ -156,6 +156,7 @@ def test_same_version_is_for_preview_rules(status, taken):
         ("columns_declared", {"columns": ("gradient",)}, "column gradient is no signal"),
         ("queries", {"optional": ()}, "columns it may read: grad_norm"),
         ("queries", {"sql": "SELECT 1 AS step"}, "the first columns are step"),
+        ("guards", {"guard": "grad_nrom = 0"}, "guard 'grad_nrom = 0'"),
     ],
 )
 def test_a_check_names_the_fault(check, change, said):
