@@ -8,4 +8,4 @@ m AS (SELECT *, avg(beyond::INT) OVER (PARTITION BY segment ORDER BY step ROWS B
 o AS (SELECT segment, min(k) FILTER (WHERE beyond AND share >= 0.5) AS onset FROM m GROUP BY segment),
 r AS (SELECT segment, min(step) FILTER (WHERE k = onset) AS step_start, max(step) AS step_end, median(r) FILTER (WHERE k < onset AND k >= onset - 10) AS r_before FROM m JOIN o USING (segment) GROUP BY segment)
 SELECT step_start, step_end, late AS observed, early AS expected, segment, late / early AS times
-FROM b JOIN r USING (segment) WHERE n >= 20 AND late > $ratio * early AND late - early > $rise AND coalesce(r_late - r_before < $gain * r_span, true) ORDER BY step_start
+FROM b JOIN r USING (segment) WHERE n >= 20 AND late > $ratio * early AND late - early > $rise AND coalesce(r_late - r_before <= $gain * r_span, true) ORDER BY step_start
