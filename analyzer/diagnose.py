@@ -45,6 +45,8 @@ _SPECIFIC = (
     "crash",
     "slowdown",
 )
+#: How a run ended is not why: these come behind the numerics of the same moment, before the other families.
+_ENDINGS, _ENDING = ("crash", "hang", "slowdown"), FAMILIES.index("numerics") + 0.5
 #: One of these with a few usable rows is the least that can be called healthy.
 _CORE = (
     "loss",
@@ -190,13 +192,13 @@ def _ordered(roots: list[Finding], moment: Callable[[Finding], float]) -> list[F
     strong = [f for f in roots if f.strength >= WEAK]
     earliest = min(moment(f) for f in strong or roots)
 
-    def key(finding: Finding) -> tuple[bool, float, int, int, float, float]:
+    def key(finding: Finding) -> tuple[bool, float, float, int, float, float]:
         at = moment(finding)
         kinds = _FORWARD_FIRST if finding.family == "numerics" else _SPECIFIC
         return (
             bool(strong) and finding.strength < WEAK,
             0.0 if at <= earliest + TIE else at,
-            FAMILIES.index(finding.family),
+            _ENDING if finding.failure_type in _ENDINGS else FAMILIES.index(finding.family),
             kinds.index(finding.failure_type) if finding.failure_type in kinds else len(kinds),
             -finding.strength,
             at,

@@ -165,7 +165,9 @@ def render(template: str, row: dict[str, Any]) -> str:
     """Fill a rule's text from an evidence row; a null shows as `?` whatever its format asks for."""
     shown = {key: _Unknown() if value is None else value for key, value in row.items()}
     start, end = row.get("step_start"), row.get("step_end")
-    shown["steps"] = "an unknown step" if start is None else f"step {start}" if end in (None, start) else f"steps {start}-{end}"
+    shown["steps"] = (
+        "an unknown step" if start is None else f"step {start}" if end in (None, start) else f"steps {start}-{end}"
+    )
     return template.format_map(_Missing(shown))
 
 

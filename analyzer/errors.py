@@ -1,10 +1,10 @@
 """Every error this package raises on purpose.
 
-    FaultproxyError
-    |-- InputError          the input cannot be used (exit 2)
-    |   |-- UnreadableError   a file cannot be opened, decoded, or is no trace
-    |   `-- SchemaError       a canonical trace that breaks the schema
-    `-- RuleError           a rule file is wrong: file, line, and what is allowed (exit 3 outside `rules test`)
+FaultproxyError
+|-- InputError          the input cannot be used (exit 2)
+|   |-- UnreadableError   a file cannot be opened, decoded, or is no trace
+|   `-- SchemaError       a canonical trace that breaks the schema
+`-- RuleError           a rule file is wrong: file, line, and what is allowed (exit 3 outside `rules test`)
 """
 
 

@@ -119,7 +119,8 @@ class Log:
         """
         last = self.frame.steps[-1] if self.frame.steps else -1
         plain = all(a < b for a, b in zip([last, *steps], steps, strict=False)) and not self._detail_columns
-        resolved = [self._columns.get(k) or self._column(k, set(keys), None) for k in keys] if plain else []
+        batch = set(keys)
+        resolved = [self._columns.get(k) or self._column(k, batch, None) for k in keys] if plain else []
         if not plain or any(c is not None and not c.key.whole_model for c in resolved):
             for i, step in enumerate(steps):
                 self.line = lines[i]

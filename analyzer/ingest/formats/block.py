@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 
-from faultproxy.analyzer.ingest.formats.dictline import add, step_from
+from faultproxy.analyzer.ingest.formats.dictline import ANCHORS, add, step_from
 from faultproxy.analyzer.ingest.interface import LineFormat
 from faultproxy.analyzer.ingest.log import Log
 from faultproxy.analyzer.ingest.tokens import number
@@ -62,8 +62,8 @@ def _finish(log: Log) -> None:
     if held is None or len(held[2]) < 2:
         return
     shape, first, cells, _ = held
-    if not any(resolve(key).known for key in cells):
-        return
+    if not any(resolve(key).key.signal in ANCHORS for key in cells):
+        return  # configs are printed this way too
     line, log.line = log.line, first
     _record(cells, step, shape, log)
     log.line = line

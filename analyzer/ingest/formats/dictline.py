@@ -95,7 +95,7 @@ def _parse(line: str, log: Log) -> bool:
         cells.pop("train/step", None)
         cells.pop("rollout/step", None)
         return add(cells, int(prefix["step"]), log, "step-dict", axis)
-    if not any(resolve(key).key.signal in _ANCHORS for key in cells) or (bare and len(cells) < _BARE_LEAST):
+    if not any(resolve(key).key.signal in ANCHORS for key in cells) or (bare and len(cells) < _BARE_LEAST):
         return False
     if not closed:
         log.memory["dict_open"] = log.line
@@ -106,5 +106,5 @@ def _parse(line: str, log: Log) -> bool:
 #: A dict whose brace was lost on the way into the ticket needs this many pairs to count.
 _BARE_LEAST = 3
 #: A printed dict is a metric row only when it holds one of these; configs are printed as dicts too.
-_ANCHORS = {"loss", "policy_loss", "grad_norm", "reward", "kl_ref", "entropy", "value_loss", "accuracy"}
+ANCHORS = {"loss", "policy_loss", "grad_norm", "reward", "kl_ref", "entropy", "value_loss", "accuracy"}
 LINE = LineFormat("hf-console", ("':", '":'), _parse, order=30)

@@ -201,7 +201,11 @@ def _parse(line: str, log: Log) -> bool:
         data = loads(text)
     except ValueError:
         return False
-    return isinstance(data, dict) and any(k == "data" or (len(k) <= MAX_KEY and resolve(k).known) for k in data) and record(data, log)
+    return (
+        isinstance(data, dict)
+        and any(k == "data" or (len(k) <= MAX_KEY and resolve(k).known) for k in data)
+        and record(data, log)
+    )
 
 
 FILE = FileFormat("jsonl", _sniff, _read, order=30)

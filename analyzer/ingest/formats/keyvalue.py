@@ -25,7 +25,7 @@ _STEP = re.compile(
     r"(?:^|[\s\[(|,])(?:global[_ ]?step|num_updates|step|iteration|iter|update|it)s?\s*(?:[:=#]\s*)?\[?(?P<step>\d{1,12})(?:\s*/\s*\d+)?(?![\d.]*[eE.]\d)",
     re.IGNORECASE,
 )
-_UPDATES = re.compile(r"num_updates=(\d{1,12})")
+_UPDATES = re.compile(r"num_updates[= ](?P<step>\d{1,12})")
 _FAIRSEQ = re.compile(r"epoch\s+\d+:\s+(?P<step>\d+)\s*/\s*\d+\s")
 _TACOTRON = re.compile(rf"(?P<key>[Tt]rain loss)\s+(?P<step>\d{{1,12}})\s+(?P<value>{NUMBER})")
 #: fairseq and kin: a whole line about the validation set, its keys unmarked.
@@ -39,7 +39,7 @@ def _parse(line: str, log: Log) -> bool:
         return False
     cells: dict[str, Cell] = {}
     odd = _TACOTRON.search(line)
-    step_match = _FAIRSEQ.search(line) or _STEP.search(line)
+    step_match = _UPDATES.search(line) or _FAIRSEQ.search(line) or _STEP.search(line)
     step = int(odd["step"]) if odd else int(step_match["step"]) if step_match else None
     body = line[odd.end("step") :] if odd else line
     if odd and (cell := number(odd["value"])):
