@@ -91,7 +91,7 @@ class File:
             ) from error
 
     def head(self, size: int = 1 << 16) -> bytes:
-        """The first decompressed bytes, for sniffing; raises UnreadableError for an empty or foreign file."""
+        """The first decompressed bytes as UTF-8, for sniffing; raises UnreadableError for an empty or foreign file."""
         head = b"".join(self.chunks(limit=size))[:size]
         self.truncated = False
         if not head.strip(b"\x00 \r\n\t"):
@@ -106,19 +106,22 @@ class File:
         for bom, encoding in _BOMS:
             if head.startswith(bom):
                 self.encoding = encoding
-                return head
+                return self._as_utf_8(head)
         sample = head[:4096]
         if sample.count(0) > len(sample) // 3:
             odd, even = sample[1::2].count(0), sample[::2].count(0)
             if odd > 0.8 * len(sample[1::2]) or even > 0.8 * len(sample[::2]):
                 self.encoding = "utf-16-le" if odd > even else "utf-16-be"
-                return head
+                return self._as_utf_8(head)
         control = sum(byte < 32 and byte not in b"\t\n\r\x1b\x08\x0c" for byte in sample) + sample.count(127)
         if control - sample.count(0) > len(sample) // 10 or sample.count(0) > len(sample) // 2:
             raise UnreadableError(
                 f"{self.path}: binary data that no reader knows (read are text logs, JSON, JSON lines, CSV, and Parquet, plain, .gz, or .zst)"
             )
         return head
+
+    def _as_utf_8(self, head: bytes) -> bytes:
+        return head.decode(self.encoding, errors="ignore").encode()
 
     def chunks(self, limit: int | None = None) -> Iterator[bytes]:
         """Decompressed bytes in order, at most `limit`; a torn or oversized stream ends early and sets `truncated`."""

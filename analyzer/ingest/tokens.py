@@ -98,7 +98,7 @@ def native(value: object) -> Cell | None:
         try:
             value = float(value)
         except OverflowError:
-            return Cell(None, POS_INF if value > 0 else NEG_INF, str(value)[:40])
+            return Cell(None, POS_INF if value > 0 else NEG_INF, hex(int(value))[:40])
         if isnan(value):
             return Cell(None, NAN, "NaN")
         if value in (float("inf"), float("-inf")):

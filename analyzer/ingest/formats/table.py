@@ -75,8 +75,7 @@ def _split(line: str, delimiter: str) -> list[str]:
 def _sniff(head: bytes, file: File) -> bool:
     if head[:1] in b"{[":
         return False
-    encoding = file.encoding if file.encoding != "utf-8" else "utf-8-sig"
-    return _header(head.decode(encoding, errors="replace")) is not None
+    return _header(head.decode("utf-8", errors="replace")) is not None
 
 
 def _rows(file: File, delimiter: str) -> Iterator[tuple[int, list[str]]]:
@@ -86,7 +85,7 @@ def _rows(file: File, delimiter: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _read(file: File, log: Log) -> None:
-    found = _header(file.head().decode(file.encoding if file.encoding != "utf-8" else "utf-8-sig", errors="replace"))
+    found = _header(file.head().decode("utf-8", errors="replace"))
     if found is None:
         raise UnreadableError(f"{file.path}: the table's header changed while it was read")
     delimiter, names = found
