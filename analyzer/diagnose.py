@@ -47,6 +47,8 @@ _SPECIFIC = (
 )
 #: How a run ended is not why: these come behind the numerics of the same moment, before the other families.
 _ENDINGS, _ENDING = ("crash", "hang", "slowdown"), FAMILIES.index("numerics") + 0.5
+#: Rows without a failure after the last restart that show that it worked.
+_RECOVERED = 20
 #: One of these with a few usable rows is the least that can be called healthy.
 _CORE = (
     "loss",
@@ -107,6 +109,7 @@ def diagnose(trace: Trace) -> Diagnosis:
 def fuse(trace: Trace, outcomes: list[Outcome]) -> Diagnosis:
     """Fuse rule outcomes; pure, so that tests and `--against` can feed their own."""
     findings = _subsume([finding for outcome in outcomes for finding in outcome.findings])
+    findings = _restarted(findings, trace)
     roots = [f for f in findings if f.role == "root" and f.failure_type]
     warnings = [*trace.warnings, *(f"rule {o.rule.id} failed: {o.reason}" for o in outcomes if o.status == "error")]
     blind = _not_judged(trace)
@@ -173,6 +176,20 @@ def _subsume(findings: list[Finding]) -> list[Finding]:
                 finding = replace(finding, failure_type=fault, strength=0.5 * finding.strength)
         found.append(finding)
     return found
+
+
+def _restarted(findings: list[Finding], trace: Trace) -> list[Finding]:
+    """A failure that a restart left behind is benign, as a spike that recovered is: the last segment is what the run became.
+
+    Only when that segment is long enough to show it and nothing failed in it; segments that are runs of their own
+    (a table with a run column) are each judged.
+    """
+    segments = trace.frame.segments
+    last = max(segments, default=0)
+    failed = any(f.role == "root" and f.segment == last for f in findings)
+    if not last or failed or trace.facts.get("segments_are_runs") or segments.count(last) < _RECOVERED:
+        return findings
+    return [replace(f, role="benign", failure_type=None) if f.role == "root" else f for f in findings]
 
 
 # -- order ------------------------------------------------------------------------------------------------------------

@@ -44,6 +44,7 @@ class Finding:
     votes: dict[str, float] = field(default_factory=dict)
     causes: dict[str, float] = field(default_factory=dict)
     supports: tuple[str, ...] = ()
+    next_step: str | None = None
 
     @property
     def family(self) -> str:
@@ -147,6 +148,7 @@ def _finding(rule: Rule, row: dict[str, Any], views: Views) -> Finding:
         votes=rule.votes if role != "benign" else {},
         causes=rule.causes if role != "benign" else {},
         supports=rule.supports,
+        next_step=render(rule.text["next_step"], row) if role == "root" else None,
     )
 
 

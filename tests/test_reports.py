@@ -30,7 +30,7 @@ LOG = "\n".join(
 # The views and the document see a rule only through its id, so a fake one is enough and no rule edit moves the golden.
 RULE = Rule(
     id="numerics/fake", title="fake", view="train", sql="", failure_type="nonfinite_loss", role="root", strength=0.9,
-    version=1, status="preview", severity="high", columns=(), any_of=(), optional=(), kinds=(), supports=(), min_rows=1,
+    version=1, status="preview", severity="high", columns=(), any_of=(), optional=(), kinds=(), supports=(), min_rows=1, guard=None,
     params={}, param_notes={}, votes={}, causes={},
 )  # fmt: skip
 
@@ -211,7 +211,7 @@ def test_markdown_has_headline_table_checks_commands_and_folded_sources(tmp_path
     assert "| root | policy_loss is nan at step 4, finite before | 4 | `run.log:4` |" in shown
     assert "| consequence | loss grew | 4-9 | `run.log:4` |" in shown
     for part in (
-        "**Next checks**",
+        "**Next**",
         "**Not judged**",
         "```sh\n# repeat this diagnosis\nanalyze ",
         "<details>",

@@ -116,6 +116,7 @@ def _evidence(finding: Finding) -> dict[str, Any]:
         "expected": finding.expected,
         "role": finding.role,
         "statement": finding.statement,
+        "next_step": finding.next_step,
         "source": finding.source,
         "line": finding.line,
     }

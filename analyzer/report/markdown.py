@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from faultproxy.analyzer.report.clean import visible
-from faultproxy.analyzer.report.text import apart, headline, place
+from faultproxy.analyzer.report.text import apart, headline, next_step, place
 
 _STATEMENT = 500
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
@@ -65,10 +65,10 @@ def _sections(report: dict[str, Any]) -> list[str]:
         sections.append(
             "Also possible: " + ", ".join(f"{c['failure_type']} {c['probability']:.2f}" for c in others[:3])
         )
-    if report["next_checks"]:
-        sections.append(
-            "**Next checks**\n\n" + "\n".join(f"{at}. {_check(c)}" for at, c in enumerate(report["next_checks"], 1))
-        )
+    advice = next_step(report)
+    steps = ([escape(advice)] if advice else []) + [_check(check) for check in report["next_checks"]]
+    if steps:
+        sections.append("**Next**\n\n" + "\n".join(f"{at}. {step}" for at, step in enumerate(steps, 1)))
     if report["not_judged"]:
         entries = [f"- {escape(entry['what'])}: {escape(entry['how'])}" for entry in report["not_judged"]]
         sections.append("**Not judged**\n\n" + "\n".join(entries))

@@ -65,6 +65,11 @@ def place(entry: dict[str, Any]) -> str:
     return f"{name}:{entry['line']}" if entry["line"] else name
 
 
+def next_step(report: dict[str, Any]) -> str | None:
+    """What the rule behind the answer says to do."""
+    return next((e["next_step"] for e in report["evidence"] if e["role"] == "root" and e.get("next_step")), None)
+
+
 def apart(separates: list[str]) -> str:
     """What a check tells apart, in words."""
     if len(separates) == 2:
@@ -79,7 +84,10 @@ def lines(report: dict[str, Any], brief: bool = False) -> Iterator[tuple[str, st
     rivals = [c for c in rivals if c["probability"] >= 0.05][:3]
     if rivals:
         yield "or", ", ".join(f"{c['failure_type']} {c['probability']:.2f}" for c in rivals)
-    for check in report["next_checks"][:_CHECKS]:
+    advice = next_step(report)
+    if advice:
+        yield "next", advice
+    for check in report["next_checks"][: _CHECKS - bool(advice)]:
         yield "next", f"{check['check']} ({apart(check['separates'])}; cost: {check['cost']})"
     if brief:
         if report["not_judged"]:

@@ -4,4 +4,4 @@ s AS (SELECT segment, any_value(fall) AS fall, median(loss) FILTER (WHERE step <
 SELECT fall AS step_start, fall AS step_end, coalesce(top, before) AS observed, before AS expected, segment,
     CASE WHEN before IS NULL THEN 'no loss in the log says otherwise' ELSE printf('the loss stays at its level (%.4g, before %.4g) while the scale falls', coalesce(top, before), before) END AS what,
     CASE WHEN before IS NULL THEN 0.65 ELSE 0.75 END AS strength
-FROM s WHERE coalesce(NOT ruined, true) AND coalesce(top <= $level * before, true) ORDER BY step_start
+FROM s WHERE (before IS NOT NULL OR top IS NULL) AND coalesce(NOT ruined, true) AND coalesce(top <= $level * before, true) ORDER BY step_start

@@ -1,7 +1,7 @@
 """Tables: CSV, TSV, semicolon, aligned columns, and Markdown or notebook tables with `|`; wide (a column a metric) or long (step, name, value).
 
 The header must have at least two columns, one of them a known signal or a step, and the rows numbers. A `run` column
-splits the file into runs only in name: rows restart with it, so each run is a segment.
+makes each run a segment of its own.
 """
 
 from __future__ import annotations
@@ -111,6 +111,7 @@ def _read(file: File, log: Log) -> None:
         if run_column is not None and run_column < len(row) and row[run_column] != run:
             if run is not None and (step is None or (log.step is not None and step > log.step)):
                 log.restart()
+                log.fact("segments_are_runs", True)
             run = row[run_column]
         if long:
             assert name_column is not None and value_column is not None
