@@ -21,15 +21,6 @@ if str(FIXTURES) not in sys.path:  # fixtures/generators is no installed package
 from generators import cases, curves, encodings
 
 SEEDS = (0, 1)
-#: What the catalogue gets wrong today, by name, with the reason; each is a strict xfail, so a repair shows.
-OPEN: dict[str, str] = {
-    "hf 5 console sqrt(2)": "masked_norm_sqrt2: 1.414 (four digits) is 2.1e-4 from sqrt(2), the tolerance is 2e-4",
-    "loss divergence": "loss_spike is dated two or three rows before loss_divergence and so becomes the root",
-    "scale falls after a divergence #0": "the same",
-    "entropy explosion, slow": "dated where entropy passes 3 x its early level, after the reward has gone",
-    "entropy explosion that leaves some reward": "the same, and the reward is compared with the start, not with the onset",
-    "truncation": "length_truncation is dated where it passes 0.6, after reward_collapse",
-}
 
 
 def _generate() -> ModuleType:
@@ -47,13 +38,8 @@ def _diagnosis(folder: Path, name: str, text: str) -> dict[str, Any]:
     return document(diagnose(trace))
 
 
-def _marked(*names: str) -> Any:
-    reason = next((OPEN[name] for name in names if name in OPEN), None)
-    return [pytest.mark.xfail(reason=reason, strict=True)] if reason else []
-
-
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("name", [pytest.param(name, marks=_marked(name)) for name in encodings.ENCODINGS])
+@pytest.mark.parametrize("name", encodings.ENCODINGS)
 def test_nonfinite_is_found_at_its_step(tmp_path: Path, name: str, seed: int) -> None:
     encoding = encodings.ENCODINGS[name]
     found = _diagnosis(tmp_path, encoding.file, encoding.write(seed, True))
@@ -78,12 +64,7 @@ def test_healthy_run_in_every_format(tmp_path: Path, kind: str, name: str) -> No
 
 @pytest.mark.parametrize(
     "name, format, seed",
-    [
-        pytest.param(name, format, seed, marks=_marked(name, f"{name} #{seed}"))
-        for name, case in cases.CASES.items()
-        for format in case.formats
-        for seed in SEEDS
-    ],
+    [(name, format, seed) for name, case in cases.CASES.items() for format in case.formats for seed in SEEDS],
 )
 def test_whole_run_gets_its_failure_type(tmp_path: Path, name: str, format: str, seed: int) -> None:
     case = cases.CASES[name]
@@ -110,7 +91,6 @@ def test_demo_log_is_a_scale_collapse_from_its_first_overflow(tmp_path: Path) ->
     assert (found["failure_type"], found["first_bad_step"]) == ("loss_scale_collapse", generate.ONSET)
 
 
-@pytest.mark.xfail(reason="scale_collapse_loss_ordinary reads overflow lines only, not the logged scale", strict=True)
 def test_demo_log_names_precision_as_its_factor(tmp_path: Path) -> None:
     generate = _generate()
     assert _diagnosis(tmp_path, "run.log", generate.demo())["factor"] == "precision"
