@@ -338,6 +338,8 @@ def _not_judged(trace: Trace) -> tuple[dict[str, Any], ...]:
         "text" in s.format or "console" in s.format or s.format == "key-value" for s in trace.sources
     ):
         present.add("text")
+    if any(event.kind in ("overflow", "loss_scale_floor") for event in trace.events):
+        present.add("loss_scale")
     rl = trace.facts.get("algorithm") in ("rl", "ppo")
     return tuple(
         {"what": area["what"], "needs": area["needs"], "how": area["how"]}

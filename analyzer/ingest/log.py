@@ -225,13 +225,14 @@ class Log:
             detail.sources.append(self.index)
             detail.lines.append(self.line)
         column = detail.columns.get(key)
-        if column is None:
-            if len(detail.columns) >= MAX_KEYS:
-                self._dropped_keys += 1
-                return
-            column = detail.columns[key] = Column(key, raw)
-        if self._pads(len(detail) - 1 - len(column.values)):
-            column.put(len(detail) - 1, cell)
+        if column is None and len(detail.columns) >= MAX_KEYS:
+            self._dropped_keys += 1
+            return
+        row = len(detail) - 1
+        if self._pads(row - len(column.values) if column else row):
+            if column is None:
+                column = detail.columns[key] = Column(key, raw)
+            column.put(row, cell)
 
     def _pads(self, gap: int) -> bool:
         """Whether a column may be padded by `gap` empty cells before its next value; the value is lost if not."""

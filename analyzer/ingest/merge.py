@@ -197,7 +197,7 @@ def _split(detail: Frame, frame: Frame, offset: int, rank: int | None = None) ->
     for column in frame.columns.values():
         new = column.key if rank is None else column.key._replace(rank=rank)
         held = detail.columns.setdefault(new, Column(new, column.raw_key))
-        for row, into in enumerate(rows):
+        for row, into in enumerate(rows[: len(column.values)]):
             cell = column.cell(row)
             if cell is not None:
                 held.put(into, cell)

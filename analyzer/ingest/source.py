@@ -25,7 +25,7 @@ MAX_LINE = 4 << 20
 #: Parsed JSON takes up to 30 times the room of its text (`{},`: 3 bytes, 72 in memory).
 MAX_DOCUMENT = 24 << 20
 MAX_RATIO = 60
-MIN_EXPANDED = 256 << 20
+MIN_EXPANDED = 64 << 20
 #: A Parquet file larger than this is known by the hash of its footer.
 FOOTER_FROM = 64 << 20
 _BOMS = ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"), (b"\xef\xbb\xbf", "utf-8-sig"))

@@ -87,7 +87,8 @@ def lines(report: dict[str, Any], brief: bool = False) -> Iterator[tuple[str, st
     advice = next_step(report)
     if advice:
         yield "next", advice
-    for check in report["next_checks"][: _CHECKS - bool(advice)]:
+    checks = [c for c in report["next_checks"] if not (advice or "").lower().startswith(c["check"][:15])]
+    for check in checks[: _CHECKS - bool(advice)]:
         yield "next", f"{check['check']} ({apart(check['separates'])}; cost: {check['cost']})"
     if brief:
         if report["not_judged"]:

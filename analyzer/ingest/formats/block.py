@@ -1,4 +1,4 @@
-"""One record over several lines, a pair a line: pretty-printed dicts, verl lines broken at ` - `, and HF metric blocks.
+"""One record over several lines, a pair a line: pretty-printed dicts, verl lines broken at ` - `, HF and NeMo-RL metric blocks.
 
     {                                  step:1                        ***** eval metrics *****
         'train/step': 0,                - actor/entropy:0.36           epoch     =    5.0
@@ -22,18 +22,19 @@ from faultproxy.analyzer.vocabulary import resolve
 
 _SHAPES = (
     re.compile(r"""^\s*(['"])(?P<key>[^'"]{1,200})\1\s*:\s*(['"]?)(?P<token>[^'",{}\[\]]{1,80})\3\s*,?\s*\}?,?\s*$"""),
-    re.compile(r"^\s*- (?P<key>[\w./@-]{1,200}):(?P<token>\S{1,80})\s*$"),
+    re.compile(r"^\s*(?:- )?(?P<key>[A-Za-z_][\w.@-]{0,80}/[\w./@-]{1,200}):\s?(?P<token>\S{1,80})\s*(?:#.*)?$"),
     re.compile(r"^\s*(?P<key>[A-Za-z]\w{1,80})\s+=\s+(?P<token>\S{1,80})\s*$"),
+    re.compile(r"^\s*\u2022 (?P<key>[A-Z][\w ]{1,60}): (?P<token>[\w.+-]{1,40})\s*$"),
 )
-_STEP_ALONE = re.compile(r"(?:^|\s)step:(\d{1,15})\s*$")
-_NAMES = ("multi-line-dict", "verl-console", "metrics-block")
+_STEP_ALONE = re.compile(r"(?:^|\s)(?:step:(?P<verl>\d{1,15})|Step (?P<nemo>\d{1,15})/\d+.*)\s*$")
+_NAMES = ("multi-line-dict", "verl-console", "metrics-block", "nemo-rl-console")
 
 
 def _parse(line: str, log: Log) -> bool:
     alone = _STEP_ALONE.search(line)
     if alone:
         _finish(log)
-        log.memory["block_step"] = int(alone[1])
+        log.memory["block_step"] = int(alone["verl"] or alone["nemo"])
         return False
     for shape, pattern in enumerate(_SHAPES):
         found = pattern.match(line)
@@ -79,4 +80,6 @@ def _record(cells: dict[str, Cell], step: int | None, shape: int, log: Log) -> N
         add(cells, step if step is not None else own, log, _NAMES[shape])
 
 
-LINE = LineFormat("multi-line-record", ("'", '"', " - ", " = ", "step:"), _parse, order=40, finish=_finish)
+LINE = LineFormat(
+    "multi-line-record", ("'", '"', "/", " = ", "step:", "Step ", "\u2022"), _parse, order=40, finish=_finish
+)

@@ -20,11 +20,16 @@ from faultproxy.analyzer.ingest.tokens import NUMBER, number
 from faultproxy.analyzer.trace import Cell
 
 _OVERFLOW = re.compile(
-    r"OVERFLOW!|dynamic loss scale overflow|[Gg]rad(?:ient)? overflow|overflow detected|[Ll]oss scaler reducing loss scale"
+    r"OVERFLOW!|dynamic loss scale overflow|[Gg]rad(?:ient)? overflow|[Oo]verflow detected|overflow, still update"
+    r"|[Ll]oss scaler reducing loss scale|Reducing dynamic loss scale"
 )
-_SCALE = re.compile(rf"(?:reducing (?:loss scale )?to|setting loss scale to:?)\s*(?P<to>{NUMBER})")
+_SCALE = re.compile(
+    rf"(?:reducing (?:loss scale )?to|setting loss scale to:?|dynamic loss scale from \S+ to|loss scale adjust to)\s*(?P<to>{NUMBER})"
+)
 _ATTEMPTED = re.compile(rf"Attempted loss scale: (?P<from>{NUMBER})")
 _FLOOR = re.compile(r"loss scale already at minimum|[Mm]inimum loss scale reached")
+#: Lines within which equal values are one overflow.
+_SAME = 3
 _STEP = re.compile(r"(?:^|\s|\])step=(?P<step>\d{1,15}), skipped=(?P<skipped>\d{1,15}), lr=\[(?P<lr>[^\],]+)")
 
 
@@ -35,8 +40,13 @@ def _parse(line: str, log: Log) -> bool:
     if _OVERFLOW.search(line):
         scale = _SCALE.search(line) or _ATTEMPTED.search(line)
         cell = number(scale.group(1)) if scale else None
+        value = cell.value if cell else None
+        near, last = log.memory.get("overflow", (-9, None))
+        log.memory["overflow"] = (log.line, value)
+        if log.line - near <= _SAME and value == last and "Attempted" not in line and "Gradient" not in line:
+            return True  # some versions say one overflow in two or three lines
         log.fact("loss_scaling", "dynamic" if cell else None)
-        log.event("overflow", line.strip(), cell.value if cell else None)
+        log.event("overflow", line.strip(), value)
         log.formats.setdefault("overflow-text", 0)
         return True
     found = _STEP.search(line)

@@ -22,7 +22,7 @@ import orjson
 
 from faultproxy.analyzer.ingest.formats.dictline import add, step_from
 from faultproxy.analyzer.ingest.interface import FileFormat, LineFormat
-from faultproxy.analyzer.ingest.log import Log
+from faultproxy.analyzer.ingest.log import MAX_KEYS, Log
 from faultproxy.analyzer.ingest.source import File
 from faultproxy.analyzer.ingest.tokens import MAX_KEY, native
 from faultproxy.analyzer.trace import NONFINITE, Cell
@@ -116,7 +116,7 @@ def record(data: dict[str, Any], log: Log) -> bool:
         if cell.state == NONFINITE and value is None:
             if key not in finite or resolve(key).key.signal not in _CORE:
                 continue
-        elif cell.value is not None:
+        elif cell.value is not None and len(finite) < MAX_KEYS:
             finite.add(key)
         cells[key] = cell
     if not cells:
