@@ -3,8 +3,10 @@
 The scheme, simple and monotone on purpose (docs/diagnosis.md has an example worked by hand):
 
 1. Findings with role `root` are ordered by onset; onsets within TIE rows of the earliest count as one moment, and there
-   the family decides (process, numerics, routing, policy, optimisation), then the forward pass before the backward.
-   The first is the root; later ones are consequences. Weak findings (strength below WEAK) cannot be root beside strong ones.
+   the family decides (process, numerics, routing, policy, optimisation), then the forward pass before the backward;
+   how the process ended (crash, hang, slowdown) comes behind the numerics. The first is the root; later ones are
+   consequences. Weak findings (strength below WEAK) cannot be root beside strong ones. A failure that a restart left
+   behind is benign, and the first sign of a fault is evidence of it.
 2. A type's support s = 1 - prod(1 - strength) over its findings; support findings that name the type count half.
    Odds s / (1 - s), times CONSEQUENCE for types that follow from the root; the odds of "none of these" are NONE.
    Probabilities are the odds over their sum. Raising one strength never lowers its type's probability.

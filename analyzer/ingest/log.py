@@ -62,7 +62,6 @@ class Log:
         self.table: str | None = None
         self.unrecognised: list[str] | None = None
         self._columns: dict[str, Column] = {}
-        self._detail_columns: dict[tuple[str, int | None], Column] = {}
         self._segment = 0
         self._segment_start = 0
         self._padding = 0
@@ -118,7 +117,7 @@ class Log:
         `columns[i]` holds the parsed JSON values of `keys[i]`. Rows that would merge or restart go one by one.
         """
         last = self.frame.steps[-1] if self.frame.steps else -1
-        plain = all(a < b for a, b in zip([last, *steps], steps, strict=False)) and not self._detail_columns
+        plain = all(a < b for a, b in zip([last, *steps], steps, strict=False))
         batch = set(keys)
         resolved = [self._columns.get(k) or self._column(k, batch, None) for k in keys] if plain else []
         if not plain or any(c is not None and not c.key.whole_model for c in resolved):
