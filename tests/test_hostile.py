@@ -351,7 +351,7 @@ def zst_bomb(folder: Path) -> Path:
 def gz_bomb_of_log_lines(folder: Path) -> Path:
     block = good(9000)
     with gzip.open(folder / "bomb.log.gz", "wb", compresslevel=9) as file:
-        for _ in range(size(1000, 2)):
+        for _ in range(size(100, 2)):
             file.write(block)
     return folder / "bomb.log.gz"
 
