@@ -1,10 +1,24 @@
 -- Beyond for good: from the onset on at least half of the rows, which is to say their median, stay beyond the bound.
-WITH t AS (SELECT segment, step, truncated_frac AS x, coalesce(score, reward) AS r, row_number() OVER (PARTITION BY segment ORDER BY step) AS k, count(*) OVER (PARTITION BY segment) AS n FROM train WHERE fin(truncated_frac)),
-b AS (SELECT segment, any_value(n) AS n, median(x) FILTER (WHERE k <= greatest(5, n / 10)) AS early, median(x) FILTER (WHERE k > n - greatest(3, n / 20)) AS late,
-        median(r) FILTER (WHERE k <= greatest(5, n / 10)) AS r_early, median(r) FILTER (WHERE k > n - greatest(3, n / 20)) AS r_late, max(r) - min(r) AS r_span FROM t GROUP BY segment),
+WITH t AS (SELECT segment, step, truncated_frac AS x, coalesce(score, reward) AS r,
+    row_number() OVER (PARTITION BY segment ORDER BY step) AS k, count(*) OVER (PARTITION BY segment) AS n
+    FROM train
+    WHERE fin(truncated_frac)),
+b AS (SELECT segment, any_value(n) AS n, median(x) FILTER (WHERE k <= greatest(5, n / 10)) AS early,
+    median(x) FILTER (WHERE k > n - greatest(3, n / 20)) AS late,
+        median(r) FILTER (WHERE k <= greatest(5, n / 10)) AS r_early,
+            median(r) FILTER (WHERE k > n - greatest(3, n / 20)) AS r_late, max(r) - min(r) AS r_span
+            FROM t
+            GROUP BY segment),
 h AS (SELECT t.*, x > early + $left * (late - early) AS beyond FROM t JOIN b USING (segment)),
-m AS (SELECT *, avg(beyond::INT) OVER (PARTITION BY segment ORDER BY step ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING) AS share FROM h),
-o AS (SELECT segment, min(step) FILTER (WHERE beyond AND share >= 0.5) AS step_start, max(step) AS step_end FROM m GROUP BY segment)
+m AS (SELECT *,
+    avg(beyond::INT) OVER (PARTITION BY segment ORDER BY step ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING) AS share
+    FROM h),
+o AS (SELECT segment, min(step) FILTER (WHERE beyond AND share >= 0.5) AS step_start, max(step) AS step_end
+    FROM m
+    GROUP BY segment)
 SELECT step_start, step_end, late AS observed, early AS expected, segment,
-    $level AS level, CASE WHEN r_late IS NULL THEN '' ELSE printf('; reward %.3g -> %.3g', r_early, r_late) END AS reward_note
-FROM b JOIN o USING (segment) WHERE n >= 10 AND late > $level AND late - early > $rise AND coalesce(r_late <= r_early + 0.02, true) ORDER BY step_start
+    $level AS level, CASE WHEN r_late IS NULL THEN ''
+        ELSE printf('; reward %.3g -> %.3g', r_early, r_late) END AS reward_note
+FROM b JOIN o USING (segment)
+    WHERE n >= 10 AND late > $level AND late - early > $rise AND coalesce(r_late <= r_early + 0.02, true)
+    ORDER BY step_start

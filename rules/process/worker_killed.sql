@@ -1,3 +1,13 @@
-SELECT step AS step_start, step AS step_end, NULL::DOUBLE AS observed, NULL::DOUBLE AS expected, segment, rank, source, line, coalesce('after step ' || step, 'before the first step') AS place, left(text, 160) AS text,
-    CASE WHEN (SELECT count(*) FROM train t WHERE t.segment = e.segment AND t.step > coalesce(e.step, -1)) >= $after THEN 'benign' ELSE 'root' END AS role
-FROM events e WHERE kind = 'killed' AND NOT EXISTS (SELECT 1 FROM events s WHERE s.kind IN ('stopped', 'completed') AND s.segment = e.segment AND s.seq < e.seq) ORDER BY role DESC, seq LIMIT 1
+SELECT step AS step_start, step AS step_end, NULL::DOUBLE AS observed, NULL::DOUBLE AS expected, segment, rank, source,
+    line, coalesce('after step ' || step, 'before the first step') AS place, left(text, 160) AS text,
+    CASE
+        WHEN (SELECT count(*)
+            FROM train t
+            WHERE t.segment = e.segment AND t.step > coalesce(e.step, -1)) >= $after THEN 'benign'
+        ELSE 'root' END AS role
+FROM events e
+    WHERE kind = 'killed'
+        AND NOT EXISTS (SELECT 1
+            FROM events s
+            WHERE s.kind IN ('stopped', 'completed') AND s.segment = e.segment AND s.seq < e.seq)
+    ORDER BY role DESC, seq LIMIT 1
