@@ -78,21 +78,28 @@ def arrow(columns: dict[str, tuple[str, bool]]) -> Any:
     )
 
 
-def settings() -> dict[str, Any]:
-    """DuckDB settings for reading files that may be larger than memory: a limit, and where to spill.
+def settings(memory: str = MEMORY) -> dict[str, Any]:
+    """DuckDB settings for what may be larger than memory: a limit, and where to spill.
 
     DuckDB makes the folder when it spills and removes it; two processes in one would overwrite each other's files.
     """
     folder = Path(tempfile.gettempdir()) / f"faultproxy-spill-{secrets.token_hex(8)}"
-    return {"memory_limit": MEMORY, "temp_directory": str(folder)}
+    return {"memory_limit": memory, "temp_directory": str(folder)}
+
+
+def connect(config: dict[str, Any]) -> duckdb.DuckDBPyConnection:
+    """An in-memory DuckDB without its progress bar, which it would draw on stdout, into the report."""
+    import duckdb
+
+    con = duckdb.connect(config=config)
+    con.execute("SET enable_progress_bar = false")
+    return con
 
 
 @contextmanager
 def bounded() -> Iterator[duckdb.DuckDBPyConnection]:
     """An in-memory DuckDB that spills to the temporary folder instead of growing past MEMORY."""
-    import duckdb
-
-    with duckdb.connect(config=settings()) as con:
+    with connect(settings()) as con:
         yield con
 
 

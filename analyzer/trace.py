@@ -112,7 +112,7 @@ class Frame:
     def cells(self) -> Iterator[tuple[int, Column, Cell]]:
         """Every written cell as (row, column, cell), column by column."""
         for column in self.columns.values():
-            for row in range(len(self.steps)):
+            for row in range(max(len(column.values), max(column.states, default=-1) + 1)):
                 cell = column.cell(row)
                 if cell is not None:
                     yield row, column, cell

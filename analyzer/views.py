@@ -9,22 +9,30 @@ Small traces go in as list parameters (no numpy, no Arrow: start-up counts), lar
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Any
 
-import duckdb
-
-from faultproxy.analyzer.schema import quoted, settings
+from faultproxy.analyzer.schema import connect, quoted, settings
 from faultproxy.analyzer.trace import BAD_STATES, FINITE, Column, Frame, Trace
 
 #: Above this many cells the Arrow import (70 ms) pays for itself.
 _ARROW_FROM = 60_000
 #: Below this many rows a query's planning outweighs its run (measured: 58 ms for the catalogue, 34 ms without optimiser).
 _SMALL = 2_000
+#: From here on a trace in memory is a burden itself, and the queries over it spill instead of adding to it.
+_LARGE, _LARGE_MEMORY = 200_000, "500MB"
 _MACROS = f"""
 CREATE MACRO bad(state) AS coalesce(state IN {BAD_STATES}, false);
 CREATE MACRO fin(x) AS coalesce(isfinite(x), false);
 """
+#: Characters of a log line that an event shows.
+_EXCERPT = 160
+#: `rows_after`: metric rows after the event, in its segment or a later one; `place`: where it stands, in words.
+_EVENT = {
+    "segment": "INTEGER", "step": "BIGINT", "rank": "INTEGER", "kind": "VARCHAR", "text": "VARCHAR", "value": "DOUBLE",
+    "source": "INTEGER", "line": "BIGINT", "seq": "BIGINT", "rows_after": "BIGINT", "place": "VARCHAR",
+}  # fmt: skip
 _INDEX = {
     "layer": ("layer", "module"),
     "expert": ("layer", "module", "expert"),
@@ -39,8 +47,13 @@ class Views:
         """Build every view; `declared` maps a view to the signal columns rules may read there."""
         self.trace = trace
         small = trace.table is None and len(trace.frame) < _SMALL
-        config: dict[str, Any] = {"threads": 1 if trace.table is None and len(trace.frame) < 20_000 else 2}
-        self.con = duckdb.connect(config=config if trace.table is None else {**config, **settings()})
+        if trace.table is not None:
+            config = {"threads": 2, **settings()}
+        elif len(trace.frame) < _LARGE:
+            config = {"threads": 1 if len(trace.frame) < 20_000 else 2}
+        else:
+            config = {"threads": 2, **settings(_LARGE_MEMORY)}
+        self.con = connect(config)
         self.con.execute(_MACROS + ("PRAGMA disable_optimizer;" if small else ""))
         self.counts: dict[str, dict[str, int]] = {view: {} for view in ("train", "component", *_INDEX, "events")}
         self._train(trace.frame, declared.get("train", set()))
@@ -164,12 +177,21 @@ class Views:
                 self.counts[view] = dict(found)
 
     def _events(self, trace: Trace) -> None:
-        rows = [
-            (e.segment, e.step, e.rank, e.kind, e.text, e.value, e.source, e.line, n)
-            for n, e in enumerate(trace.events)
-        ]
-        types = {"segment": "INTEGER", "step": "BIGINT", "rank": "INTEGER", "kind": "VARCHAR", "text": "VARCHAR", "value": "DOUBLE", "source": "INTEGER", "line": "BIGINT", "seq": "BIGINT"}  # fmt: skip
-        self._rows("events", types, rows)
+        frame = trace.frame
+        keys = sorted(zip(frame.segments, frame.steps, strict=True)) if trace.events else []
+        rows = []
+        for seq, e in enumerate(trace.events):
+            after = len(keys) - bisect_right(keys, (e.segment, -1 if e.step is None else e.step))
+            place = (
+                f"after step {e.step}"
+                if e.step is not None
+                else "before the first step"
+                if keys
+                else "in a log without steps"
+            )
+            excerpt = e.text if len(e.text) <= _EXCERPT else e.text[:_EXCERPT] + "..."
+            rows.append((e.segment, e.step, e.rank, e.kind, excerpt, e.value, e.source, e.line, seq, after, place))
+        self._rows("events", _EVENT, rows)
         for event in trace.events:
             self.counts["events"][event.kind] = self.counts["events"].get(event.kind, 0) + 1
 

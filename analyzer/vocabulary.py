@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
@@ -108,7 +108,7 @@ def _lookup(key: str) -> Resolved | None:
     return None
 
 
-@cache
+@lru_cache(maxsize=65_536)
 def resolve(key: str) -> Resolved:
     """Resolve one raw key. Never fails: an unknown key comes back as its own signal with `known` False."""
     found = _lookup(key)

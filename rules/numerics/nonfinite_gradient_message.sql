@@ -1,9 +1,4 @@
--- Followed by $after ordinary rows the message was handled; one that was not comes first.
+-- A message that training went on after was handled; one that was not comes first.
 SELECT step AS step_start, step AS step_end, NULL::DOUBLE AS observed, NULL::DOUBLE AS expected, segment, rank, source,
-    line, coalesce('after step ' || step, 'before the first step') AS place, left(text, 160) AS text,
-    CASE
-        WHEN (SELECT count(*)
-            FROM train t
-            WHERE t.segment = e.segment AND t.step > coalesce(e.step, -1)) >= $after THEN 'benign'
-        ELSE 'root' END AS role
-FROM events e WHERE kind = 'nonfinite_gradient_text' ORDER BY role DESC, seq LIMIT 1
+    line, place, text, CASE WHEN rows_after >= $after THEN 'benign' ELSE 'root' END AS role
+FROM events WHERE kind = 'nonfinite_gradient_text' ORDER BY role DESC, seq LIMIT 1

@@ -1,5 +1,3 @@
-SELECT step AS step_start, step AS step_end, NULL::DOUBLE AS observed, NULL::DOUBLE AS expected, segment, source, line,
-    coalesce('after step ' || step, 'before the first step') AS place, left(text, 120) AS text
-    FROM events
-    WHERE kind = 'stopped'
-    ORDER BY seq LIMIT 1
+SELECT step AS step_start, step AS step_end, NULL::DOUBLE AS observed, NULL::DOUBLE AS expected, segment, rank, source,
+    line, place, text
+FROM events WHERE kind = 'stopped' ORDER BY seq LIMIT 1

@@ -1,13 +1,7 @@
+-- After a stop request the launcher kills what is left.
 SELECT step AS step_start, step AS step_end, NULL::DOUBLE AS observed, NULL::DOUBLE AS expected, segment, rank, source,
-    line, coalesce('after step ' || step, 'before the first step') AS place, left(text, 160) AS text,
-    CASE
-        WHEN (SELECT count(*)
-            FROM train t
-            WHERE t.segment = e.segment AND t.step > coalesce(e.step, -1)) >= $after THEN 'benign'
-        ELSE 'root' END AS role
+    line, place, text, CASE WHEN rows_after >= $after THEN 'benign' ELSE 'root' END AS role
 FROM events e
-    WHERE kind = 'killed'
-        AND NOT EXISTS (SELECT 1
-            FROM events s
-            WHERE s.kind IN ('stopped', 'completed') AND s.segment = e.segment AND s.seq < e.seq)
-    ORDER BY role DESC, seq LIMIT 1
+WHERE kind = 'killed' AND NOT EXISTS (SELECT 1 FROM events s
+    WHERE s.kind IN ('stopped', 'completed') AND s.segment = e.segment AND s.seq < e.seq)
+ORDER BY role DESC, seq LIMIT 1
