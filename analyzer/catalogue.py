@@ -18,7 +18,7 @@ from faultproxy.analyzer.errors import RuleError
 
 VIEWS = ("train", "component", "layer", "expert", "rank", "events")
 FAMILIES = ("process", "numerics", "routing", "policy", "optimisation")
-#: Failure types by family (DESIGN 4). A rule names one; a new one is added here and in the JSON schema.
+#: Failure types by family (docs/diagnosis.md). A rule names one; a new one is added here and in the JSON schema.
 FAILURE_TYPES = {
     "numerics": ("nonfinite_loss", "nonfinite_gradient", "loss_scale_collapse", "gradient_explosion", "zero_gradient", "wrong_gradient_scale"),
     "optimisation": ("loss_divergence", "loss_spike", "no_learning", "overfitting"),

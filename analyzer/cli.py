@@ -25,7 +25,7 @@ DONE, MATCHED, BAD_INPUT, OUR_BUG, INTERRUPTED = 0, 1, 2, 3, 130
 
 
 def guarded(command: click.Command, name: str) -> Callable[[], None]:
-    """Wrap a command with the exit codes of DESIGN 6: 2 for bad input, 3 for our own bug, never 1 for a crash.
+    """Wrap a command with the exit codes of docs/report.md: 2 for bad input, 3 for our own bug, never 1 for a crash.
 
     It does not go through click's `main`, which turns a closed pipe into exit 1.
     """
@@ -114,6 +114,7 @@ def analyze(traces: tuple[str, ...], format_: str, output: str | None, force: bo
       1  --fail-on matched, never anything else
       2  bad input, or nothing in it could be read
       3  a bug in faultproxy
+      130  interrupted (Ctrl-C)
     """
     from faultproxy.analyzer.diagnose import diagnose
     from faultproxy.analyzer.ingest import read

@@ -73,7 +73,7 @@ _HEALTHY_ROWS = 50
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What one trace shows. Field meanings are those of JSON v1 (DESIGN 5)."""
+    """What one trace shows. Field meanings are those of JSON v1 (docs/report.md)."""
 
     trace: Trace
     outcomes: tuple[Outcome, ...]

@@ -39,7 +39,7 @@ _OTHER = {
     "ray",
 }
 #: Writers that number layers otherwise than the model does (verl counts router-returning layers only): the index
-#: stays in `module` until a config resolves it (FORMATS trap 20).
+#: stays in `module` until a config resolves it (docs/formats.md).
 _MODULE_LAYERS = ("rollout/moe/",)
 
 

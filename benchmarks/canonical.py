@@ -1,7 +1,7 @@
 """How long `analyze` takes on a large canonical trace, in scans: the time of DuckDB's `SELECT sum(value)` of its file.
 
     python benchmarks/canonical.py                  1e7 values of 1,024 ranks, with and without rollup
-    python benchmarks/canonical.py --values 1e8     the size DESIGN 10 asks for (2 GB of disk, 2 minutes)
+    python benchmarks/canonical.py --values 1e8     the size it is meant for (2 GB of disk, 2 minutes)
     python benchmarks/canonical.py --growth         also a tenth of the size: the growth exponent of analyze
 
 Every value is split by rank; one rank's gradient turns NaN at 60 % of the run and the others follow 3 steps later.

@@ -3,7 +3,7 @@
     python benchmarks/cases.py ../shared/cases ../shared/logs
 
 A folder holds `labels.jsonl`: case, failure_type, accepted_types, factor, accepted_factors, first_bad_step, table.
-Rows with `table: true` are summaries, not logs, and are left out. The bars are the first row of DESIGN 10: type accepted
+Rows with `table: true` are summaries, not logs, and are left out. The bars (BARS below): type accepted
 90 %, primary 70 %, no wrong positive factor, recall of precision 60 %, no healthy run called failed, first bad step
 within one logging interval 85 %, nothing unread. A constant answer reaches a high share of factors, so the count of wrong positives
 decides, not the share.
@@ -94,7 +94,7 @@ class Score:
         )
 
     def met(self) -> bool:
-        """All bars of DESIGN 10 that this set can show."""
+        """All bars that this set can show."""
         return (
             self.type_ok >= BARS["type"] * self.rows
             and self.primary >= BARS["primary"] * self.rows

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
 import os
 import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +71,7 @@ def _summary(path: Path) -> str:
         first = (ast.get_docstring(ast.parse(text)) or "").split("\n")[0]
     else:
         first = text.split("\n")[0].lstrip("# ") if text.startswith("#") else ""
-    first = re.split(r"(?<=[a-z`)]{2})\. ", first)[0].removesuffix(".")
-    return re.sub(r" \((?:FORMATS|DESIGN)[^)]*\)", "", first)  # pages that are not in this repository
+    return re.split(r"(?<=[a-z`)]{2})\. ", first)[0].removesuffix(".")
 
 
 #: What has no docstring of its own to quote.
@@ -80,9 +81,9 @@ _STATIC = {
     "fixtures/": "Recorded and generated traces, and their generators",
     "benchmarks/": "One script a figure",
     "tests/": "The tests; golden/ holds one report per schema number",
-    "docs/": "cli.md, diagnosis.md, formats.md, and the contracts of rules and traces",
+    "docs/": "cli.md, formats.md, diagnosis.md, and the contracts of reports, rules, and traces",
     ".ci/run": "The gate: fresh copy, the README's test command, lint, types",
-    "constraints.txt": "The torch that proxies are checked with",
+    "constraints.txt": "The torch that proxies will be checked with",
 }
 
 
@@ -127,7 +128,7 @@ def _help(command: click.Command, name: str, parent: click.Context | None = None
 
 
 def test_the_help_of_every_command_is_in_docs_cli() -> None:
-    head = "# Commands\n\nThe `--help` of every command, pasted by tests/test_docs.py. `analyze` is `faultproxy analyze`.\n"
+    head = "# Commands\n\nThe `--help` of every command, pasted by tests/test_docs.py. `analyze` is `faultproxy analyze`. [report.md](report.md) has the fields of `--format json`.\n"
     _current(ROOT / "docs" / "cli.md", "\n".join([head, *_help(analyze, "analyze"), *_help(faultproxy, "faultproxy")]))
 
 
@@ -149,7 +150,7 @@ def test_the_gate_finds_the_command_of_the_readme() -> None:
 
 
 def test_every_exit_code_is_in_the_readme_and_the_help() -> None:
-    for code in (0, 1, 2, 3):
+    for code in (0, 1, 2, 3, 130):
         assert re.search(rf"^\| {code} \|", README, re.MULTILINE) and re.search(
             rf"^\s*{code}  ", analyze.help or "", re.MULTILINE
         )
@@ -169,6 +170,51 @@ def test_every_format_and_every_encoding_is_documented() -> None:
     files, lines = ingest._known()
     assert [f.name for f in (*files, *lines) if f"`{f.name}`" not in text] == []
     assert [f"E{n}" for n in range(1, 22) if f"| E{n} |" not in text] == []
+
+
+# -- docs/report.md ---------------------------------------------------------------------------------------------------
+def test_every_field_of_the_report_is_on_its_page_and_described_in_the_schema() -> None:
+    page = (ROOT / "docs" / "report.md").read_text(encoding="utf-8")
+    schema = json.loads((ROOT / "analyzer" / "report" / "diagnosis-v1.schema.json").read_text(encoding="utf-8"))
+
+    def fields(node: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+        for name, field in node.get("properties", {}).items():
+            yield name, field
+            yield from fields(field)
+            yield from fields(field.get("items", {}))
+
+    held = list(fields(schema))
+    assert len(held) > 70
+    assert [name for name, _ in held if f"`{name}`" not in page] == []
+    assert [name for name, field in held if not field.get("description")] == []
+    optional = {*schema["properties"]["evidence"]["items"]["properties"]}
+    optional -= {*schema["properties"]["evidence"]["items"]["required"]}
+    assert optional == {name for name in optional if re.search(rf"^\| `{name}` \|.*\*added\*", page, re.MULTILINE)}
+
+
+# -- references -------------------------------------------------------------------------------------------------------
+#: Working papers that readers of this repository do not have.
+_OUTSIDE = re.compile(r"\b(?:(?:SCIENCE|DESIGN|PEERS|STYLE|LAB)\b|FORMATS(?:\.md\b|,? \d))")
+
+
+def test_no_file_cites_a_page_that_is_not_here() -> None:
+    shipped = [
+        path
+        for top in ("analyzer", "benchmarks", "docs", "fixtures", "proxy", "rules", "src", ".ci", "tests")
+        for path in sorted((ROOT / top).rglob("*"))
+        if path.suffix in (".py", ".toml", ".sql", ".md", ".json", "")
+        and path.is_file()
+        and path.name != "test_docs.py"
+    ]
+    shipped += [*ROOT.glob("*.md"), *ROOT.glob("*.toml")]
+    assert len(shipped) > 200
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in shipped
+        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").split("\n"), 1)
+        if _OUTSIDE.search(line)
+    ]
+    assert found == []
 
 
 # -- docs/diagnosis.md ------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from faultproxy.analyzer.commands import count
 from faultproxy.analyzer.errors import InputError
 
 
@@ -54,7 +55,7 @@ def ingest(traces: tuple[str, ...], output: str, force: bool) -> None:
         written: Written = (write_file if target.suffix == ".parquet" else write_folder)(trace, target, force)
         left = f", {written.dropped_events} more left out (NAME.trace keeps all)" if written.dropped_events else ""
         click.echo(
-            f"{target}: run {trace.run}, {written.values:,} values, {written.events:,} events{left}"
-            f"{', rollup' if written.rollup else ''}, {len(trace.warnings)} warnings",
+            f"{target}: run {trace.run}, {count(written.values, 'value')}, {count(written.events, 'event')}{left}"
+            f"{', rollup' if written.rollup else ''}, {count(len(trace.warnings), 'warning')}",
             err=True,
         )

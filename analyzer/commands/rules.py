@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from faultproxy.analyzer.commands import count
 from faultproxy.analyzer.errors import InputError, RuleError
 
 if TYPE_CHECKING:
@@ -109,7 +110,8 @@ def test(rule_ids: tuple[str, ...]) -> None:
         raise InputError(str(error)) from error
     for sentence in wrong:
         click.echo(sentence)
-    click.echo(f"{len(chosen)} rules, {len(cases)} cases, {gaps} known gaps, {len(wrong)} wrong", err=True)
+    counts = (count(len(chosen), "rule"), count(len(cases), "case"), count(gaps, "known gap"))
+    click.echo(f"{', '.join(counts)}, {len(wrong)} wrong", err=True)
     if wrong:
         raise click.exceptions.Exit(2)
 
@@ -129,7 +131,7 @@ def lock(same_version: bool) -> None:
 
     text = new_lock(catalogue(), read_lock(), same_version)
     write_atomic(str(lock_path()), text.encode(), True)
-    click.echo(f"{lock_path()}: {len(text.splitlines())} rules", err=True)
+    click.echo(f"{lock_path()}: {count(len(text.splitlines()), 'rule')}", err=True)
 
 
 def _named(rule_ids: Sequence[str]) -> list[Rule]:

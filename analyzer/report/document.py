@@ -1,4 +1,4 @@
-"""The JSON document of a diagnosis, schema 1 (DESIGN 5; `diagnosis-v1.schema.json` beside this file)."""
+"""The JSON document of a diagnosis, schema 1 (docs/report.md; `diagnosis-v1.schema.json` beside this file)."""
 
 from __future__ import annotations
 

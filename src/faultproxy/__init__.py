@@ -1,3 +1,3 @@
-"""faultproxy: name what failed in a large RL run, and plan the smallest model that fails the same way."""
+"""faultproxy: name what failed in a large RL or pre-training run, from the logs it left behind."""
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""fp16 overflow lines of DeepSpeed (new and old), Apex, and fairseq, and DeepSpeed's own step line (FORMATS 11).
+"""fp16 overflow lines of DeepSpeed (new and old), Apex, and fairseq, and DeepSpeed's own step line.
 
     [deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 64, reducing to 32
     ... Attempted loss scale: 64, but hysteresis is 2. Reducing hysteresis to 1

@@ -1,4 +1,4 @@
-"""The `iteration N/M | key: value | ...` line: Megatron-LM, Megatron-DeepSpeed, MindSpeed-LLM and -RL (FORMATS 9, 10).
+"""The `iteration N/M | key: value | ...` line: Megatron-LM, Megatron-DeepSpeed, MindSpeed-LLM and -RL.
 
 What is not printed matters as much as what is. A loss that is NaN fails the writer's guard (`>= 0.0`, or `> 0.0` in
 MindSpeed and older Megatron) and its field is missing: the cell is `absent`, which the rules weigh with the gradient

@@ -1,4 +1,4 @@
-"""verl console line: `step:83 - actor/pg_loss:0.0123 - actor/grad_norm:np.float64(nan) - ...` (FORMATS 1.1).
+"""verl console line: `step:83 - actor/pg_loss:0.0123 - actor/grad_norm:np.float64(nan) - ...`.
 
 Releases before 2025-07-04 print three decimals, so `0.000` is `quantised` (the shared tokenizer sees to that).
 A non-finite gradient norm makes verl's engines skip the update and print only `WARN: grad_norm is not finite: ...`.
