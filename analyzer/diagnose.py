@@ -49,6 +49,7 @@ _SPECIFIC = (
 )
 #: How a run ended is not why: these come behind the numerics of the same moment, before the other families.
 _ENDINGS, _ENDING = ("crash", "hang", "slowdown"), FAMILIES.index("numerics") + 0.5
+_CULPRITS = ("hardware_fault", "out_of_memory", "data_fault")
 #: Rows without a failure after the last restart that show that it worked.
 _RECOVERED = 20
 #: One of these with a few usable rows is the least that can be called healthy.
@@ -211,11 +212,14 @@ def _ordered(roots: list[Finding], moment: Callable[[Finding], float]) -> list[F
     strong = [f for f in roots if f.strength >= WEAK]
     earliest = min(moment(f) for f in strong or roots)
 
+    # One rank dies, the others wait for it: with a culprit anywhere in the run a hang or crash is what followed.
+    culprit = any(f.failure_type in _CULPRITS for f in roots)
+
     def key(finding: Finding) -> tuple[bool, float, float, int, float, float]:
         at = moment(finding)
         kinds = _FORWARD_FIRST if finding.family == "numerics" else _SPECIFIC
         return (
-            bool(strong) and finding.strength < WEAK,
+            bool(strong) and finding.strength < WEAK or culprit and finding.failure_type in _ENDINGS,
             0.0 if at <= earliest + TIE else at,
             _ENDING if finding.failure_type in _ENDINGS else FAMILIES.index(finding.family),
             kinds.index(finding.failure_type) if finding.failure_type in kinds else len(kinds),
@@ -351,10 +355,11 @@ def _not_judged(trace: Trace) -> tuple[dict[str, Any], ...]:
 
 
 def _next_checks(kind: str, causes: tuple[tuple[str, float], ...], factor: str) -> tuple[dict[str, Any], ...]:
+    likely = causes[0][0] if causes else None
     open_causes = {cause for cause, probability in causes if probability >= 0.08} - {"unknown"}
     found = []
     for check in _table("checks.toml")["check"]:
         separates = [cause for cause in check["separates"] if cause in open_causes]
-        if kind in check["types"] and len(separates) >= 2:
+        if kind in check["types"] and len(separates) >= 2 and likely in separates:
             found.append({"check": check["check"], "separates": separates, "cost": check["cost"]})
     return tuple(found[:3])

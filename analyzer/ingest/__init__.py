@@ -30,10 +30,11 @@ _NOT_TRACES = {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".npy", ".npz", "
 _NOT_METRICS = {"config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "special_tokens_map.json", "vocab.json", "added_tokens.json", "model.safetensors.index.json", "preprocessor_config.json", "all_results.json", "train_results.json", "eval_results.json", "adapter_config.json", "labels.jsonl", "merges.txt", "requirements.txt"}  # fmt: skip
 #: Sub-folders that belong to the run of the folder that holds them.
 _PARTS = re.compile(
-    r"^(?:checkpoint|ckpt|global_step|iter|rank|node|worker|logs?|log|tb|tensorboard|runs?|output|metrics|attempt|restart|stdout|stderr|torchelastic|none_|default|\d+$)",
+    r"^(?:checkpoint|ckpt|global_step|iter|rank|node|worker|logs?|tb|tensorboard|output|metrics|attempt|restart|stdout|stderr|torchelastic|default)?[_.-]?\d*$|^none_\w+$",
     re.IGNORECASE,
 )
-_RANK = re.compile(r"(?:^|[_.\-/])rank[_\-]?(\d{1,6})(?=[_.\-/]|$)", re.IGNORECASE)
+#: torchrun's own layout: `attempt_0/3/stderr.log` is rank 3.
+_RANK = re.compile(r"(?:(?:^|[_.\-/])rank[_\-]?|attempt_\d+/)(\d{1,6})(?=[_.\-/]|$)", re.IGNORECASE)
 #: A folder with more candidate files than this is sampled in name order, and the report says so.
 MAX_FILES = 4096
 
@@ -57,10 +58,11 @@ def read(paths: list[str]) -> list[Trace]:
     traces: list[Trace] = []
     problems: list[str] = []
     for name in paths:
-        if name == "-":
-            runs = [("stdin", [File(Path("stdin"), sys.stdin.buffer.read())])]
-        else:
-            runs = _runs(Path(name))
+        try:
+            runs = _runs(Path(name)) if name != "-" else [("stdin", [File(Path("stdin"), sys.stdin.buffer.read())])]
+        except InputError as error:
+            problems.append(str(error))
+            continue
         for run, files in runs:
             try:
                 traces.append(_read_run(run, files))
@@ -122,14 +124,27 @@ def _read_run(name: str, files: list[File]) -> Trace:
             logs.append(log)
         else:
             problems.append(f"{file.path}: no metric row and no known event in it")
+    for log, number in zip(logs, _numbers([log.source.path for log in logs]), strict=True):
+        log.number = number
     if len(files) > MAX_FILES:
         problems.append(f"{name}: {len(files)} files; the first {MAX_FILES} in name order were read")
     if not logs:
-        hint = "read are the logs of verl, TRL, Hugging Face, ms-swift, LLaMA-Factory, Megatron, MindSpeed, DeepSpeed, and CSV, JSON, JSON lines, Parquet with a step"
+        hint = "formats it reads: the logs of verl, TRL, Hugging Face, ms-swift, LLaMA-Factory, Megatron, MindSpeed, DeepSpeed, and CSV, JSON, JSON lines, Parquet with a step"
         raise UnreadableError("\n".join(problems) + f"\n{hint}; see docs/formats.md")
     trace = merge(name, logs)
     trace.warnings += problems
     return trace
+
+
+def _numbers(paths: list[str]) -> list[int | None]:
+    """The number in which paths differ that are alike otherwise (`node-0/out.log`, `node-1/out.log`), else None."""
+    parts = [re.split(r"(\d{1,9})", path) for path in paths]
+    found: list[int | None] = []
+    for own in parts:
+        alike = [other for other in parts if other[::2] == own[::2]]
+        varying = [i for i in range(1, len(own), 2) if len({other[i] for other in alike}) > 1]
+        found.append(int(own[varying[-1]]) if varying else None)
+    return found
 
 
 def read_file(file: File, index: int) -> Log:

@@ -41,6 +41,7 @@ class Log:
         self.index = index
         self.source = source
         self.file_rank = rank
+        self.number: int | None = None  # where the run's files differ in one number, this file's
         self.rank = rank
         self.line = 0
         self.step: int | None = None

@@ -1,7 +1,8 @@
 """Joins the logs of one run's files into one trace: ranks side by side, restarts as segments, copies of a run once.
 
 Two files that agree on the steps they share are the same run seen twice (console and tracker): the native one wins,
-the other fills gaps. Two that overlap but disagree, or follow each other, are restarts: the later is a new segment.
+the other fills gaps. Two that start at one step and run side by side but disagree are ranks, whatever their names say.
+Two that overlap otherwise, or follow each other, are restarts: the later is a new segment.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from faultproxy.analyzer.vocabulary import resolve
 _RELATIVE = 2e-3
 #: Share of common cells that must agree for two files to be one run seen twice.
 _AGREE = 0.8
+#: Share of the shorter file's steps that must be shared for two files to run side by side.
+_BESIDE = 0.8
 #: Marks the format of a large canonical file that was read together with others.
 JOINED = "+joined"
 
@@ -47,6 +50,7 @@ def merge(name: str, logs: list[Log]) -> Trace:
         _split(trace.detail, log.detail, offset)
         for event in log.events:
             event.segment += offset
+            event.rank = log.file_rank if event.rank is None else event.rank
             if event.step is None and trace.frame.steps and not len(log.frame):
                 event.step, event.segment = trace.frame.steps[-1], trace.frame.segments[-1]
             trace.events.append(event)
@@ -121,11 +125,28 @@ def _place(trace: Trace, lead: Log, log: Log) -> int:
         _fill(trace, log, where, 0)
         return 0
     last, first = trace.frame.steps[-1], log.frame.steps[0]
+    if first == lead.frame.steps[0] and len(common) >= _BESIDE * min(len(log.frame), len(lead.frame)):
+        _beside(trace, lead, log)
+        return 0
     # A file that simply goes on where the other stopped is the same segment; anything else is a restart.
     goes_on = not common and first > last
     offset = trace.frame.segments[-1] + (0 if goes_on else 1)
     _append(trace.frame, log.frame, offset)
     return offset
+
+
+def _beside(trace: Trace, lead: Log, log: Log) -> None:
+    """Take a file for another rank's: its number is the one in which the files' names differ, else the next free one."""
+    taken = {key.rank for key in trace.detail.columns if key.rank is not None}
+    if lead.file_rank is None:
+        lead.file_rank = lead.number or 0
+        trace.warnings.append(
+            f"{lead.source.path}: other files show the same steps with other values; read as ranks (name them rankN.log)"
+        )
+    taken.add(lead.file_rank)
+    free = next(rank for rank in range(len(taken) + 1) if rank not in taken)
+    log.file_rank = log.number if log.number is not None and log.number not in taken else free
+    _split(trace.detail, log.frame, 0, log.file_rank)
 
 
 def _fill(trace: Trace, log: Log, where: dict[tuple[int, int], int], losers: int) -> None:

@@ -29,6 +29,11 @@ MIN_EXPANDED = 64 << 20
 #: A Parquet file larger than this is known by the hash of its footer.
 FOOTER_FROM = 64 << 20
 _BOMS = ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"), (b"\xef\xbb\xbf", "utf-8-sig"))
+#: Our own reports: left in a job folder they quote the log they are about.
+_OWN = re.compile(
+    rb"\s*(?:\[\s*)?\{\s*\"schema\":\s*\d+,\s*\"tool\":\s*\{\s*\"name\":\s*\"faultproxy\""
+    rb"|(?:FAILED|HEALTHY|INCONCLUSIVE)  |### (?:FAILED|HEALTHY|INCONCLUSIVE): "
+)
 #: What cannot hold a text trace, by its first bytes; the message tells the user what it is.
 _MAGIC = {
     b"PK\x03\x04": "a zip archive (a torch checkpoint or an archive of logs): unpack it, point at the log inside",
@@ -95,11 +100,11 @@ class File:
         head = b"".join(self.chunks(limit=size))[:size]
         self.truncated = False
         if not head.strip(b"\x00 \r\n\t"):
-            raise UnreadableError(
-                f"{self.path}: empty (no bytes but blanks); point at the log, JSON, CSV, or Parquet of the run"
-            )
+            raise UnreadableError(f"{self.path}: empty file; point at the log, JSON, CSV, or Parquet of the run")
         if head.startswith(b"PAR1"):  # Parquet is binary, and has a reader
             return head
+        if _OWN.match(head):
+            raise UnreadableError(f"{self.path}: is a report of faultproxy, not a trace")
         for magic, what in _MAGIC.items():
             if head.startswith(magic):
                 raise UnreadableError(f"{self.path}: is {what}")

@@ -109,6 +109,7 @@ def _evidence(finding: Finding) -> dict[str, Any]:
         "signal": finding.signal,
         "step_start": finding.step_start,
         "step_end": finding.step_end,
+        "segment": finding.segment,
         "rank": finding.rank,
         "layer": finding.layer,
         "expert": finding.expert,

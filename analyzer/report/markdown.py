@@ -104,7 +104,7 @@ def _evidence(report: dict[str, Any]) -> str:
     for entry in _ordered(report)[:12]:
         first, last = entry["step_start"], entry["step_end"]
         steps = "" if first is None else str(first) if last in (first, None) else f"{first}-{last}"
-        where = code(place(entry), cell=True) if entry["source"] else ""
+        where = code(place(entry, report), cell=True) if entry["source"] else ""
         rows.append(f"| {entry['role']} | {escape(entry['statement'], _STATEMENT)} | {steps} | {where} |")
     if len(report["evidence"]) > 12:
         rows.append(f"| | {len(report['evidence']) - 12} more in the JSON report | | |")

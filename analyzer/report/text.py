@@ -57,12 +57,17 @@ def likely(report: dict[str, Any]) -> list[str]:
     return [c["cause"] for c in named if c["probability"] >= 0.5 * named[0]["probability"]]
 
 
-def place(entry: dict[str, Any]) -> str:
-    """`run.log:1240` of one piece of evidence, or nothing."""
+def place(entry: dict[str, Any], report: dict[str, Any]) -> str:
+    """`run.log:1240` of one piece of evidence, with as much of the path as tells the run's files apart; or nothing."""
     if entry["source"] is None:
         return ""
-    name = PurePath(entry["source"]).name
-    return f"{name}:{entry['line']}" if entry["line"] else name
+    path = PurePath(entry["source"])
+    others = {source["path"] for source in report["run"]["sources"]} - {entry["source"]}
+    for parts in range(1, len(path.parts) + 1):
+        name = PurePath(*path.parts[-parts:])
+        if not any(PurePath(other).parts[-parts:] == name.parts for other in others):
+            break
+    return f"{name}:{entry['line']}" if entry["line"] else str(name)
 
 
 def next_step(report: dict[str, Any]) -> str | None:
@@ -111,18 +116,26 @@ def _evidence(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
     bad = [e for role in ("root", "consequence") for e in report["evidence"] if e["role"] == role]
     benign = [e for e in report["evidence"] if e["role"] == "benign"]
     for entry in bad[:_EVIDENCE]:
-        yield "evidence" if entry["role"] == "root" else "then", _statement(entry)
+        yield "evidence" if entry["role"] == "root" else "then", _statement(entry, report)
     if len(bad) > _EVIDENCE:
         yield "then", f"{len(bad) - _EVIDENCE} more findings, in --format json"
     for entry in benign[:_BENIGN]:
-        yield "harmless", _statement(entry)
+        yield "harmless", _statement(entry, report)
     if len(benign) > _BENIGN:
         yield "harmless", f"{len(benign) - _BENIGN} more of these"
 
 
-def _statement(entry: dict[str, Any]) -> str:
-    where = place(entry)
-    return visible(entry["statement"], _STATEMENT) + (f" ({where})" if where else "")
+def _statement(entry: dict[str, Any], report: dict[str, Any]) -> str:
+    where = place(entry, report)
+    runs = report["run"]["facts"].get("segments_are_runs")
+    again = (
+        f"run {entry['segment'] + 1} of the file: "
+        if runs
+        else f"after restart {entry['segment']}: "
+        if entry["segment"]
+        else ""
+    )
+    return again + visible(entry["statement"], _STATEMENT) + (f" ({where})" if where else "")
 
 
 def _by_remedy(report: dict[str, Any]) -> dict[str, list[str]]:

@@ -22,7 +22,8 @@ n AS (SELECT s.*, CASE WHEN good_before > 0 THEN coalesce(t.step, first_step) EL
 l AS (SELECT n.*, CASE WHEN good_before > 0 THEN coalesce(t.step, last_step) ELSE last_step END AS step_end
     FROM n ASOF LEFT JOIN train t ON n.segment = t.segment AND n.last_step < t.step)
 SELECT step_start, step_end, last_scale AS observed, 2 * first_scale AS expected, segment, rows_bad, source, line,
-    CASE WHEN floored OR last_scale <= $floor THEN ', the minimum: nothing is left to give' ELSE '' END AS floor_note,
+    CASE WHEN floored THEN ', the minimum: the run cannot go on'
+        WHEN last_scale <= $floor THEN ': at 1 and below the gradients themselves overflow' ELSE '' END AS floor_note,
     CASE WHEN floored OR last_scale <= $floor AND rows_bad >= $low_hold OR greatest(first_scale, last_scale) < $floor
         AND rows_bad >= 2 OR first_scale <= $low AND rows_bad >= $low_hold AND first_scale >= 2 * last_scale
         OR rows_bad >= $hold AND good_before > 0 AND first_scale >= $fall * last_scale THEN 'root'

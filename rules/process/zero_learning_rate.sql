@@ -4,4 +4,5 @@ FROM train
     WHERE fin(lr)
     GROUP BY segment
     HAVING avg((lr = 0 AND lr__state = 'finite')::INT) >= $share
+        AND count(*) FILTER (WHERE bad(grad_norm__state)) < 0.5 * count(*)
     ORDER BY step_start

@@ -1,4 +1,6 @@
-"""One record over several lines, a pair a line: pretty-printed dicts, verl lines broken at ` - `, HF and NeMo-RL metric blocks.
+"""One record over several lines, a pair a line: printed dicts, verl lines broken at ` - `, and metric blocks.
+
+Metric blocks are those of Hugging Face, NeMo-RL, OLMo-core, and Composer.
 
     {                                  step:1                        ***** eval metrics *****
         'train/step': 0,                - actor/entropy:0.36           epoch     =    5.0
@@ -25,16 +27,20 @@ _SHAPES = (
     re.compile(r"^\s*(?:- )?(?P<key>[A-Za-z_][\w.@-]{0,80}/[\w./@-]{1,200}):\s?(?P<token>\S{1,80})\s*(?:#.*)?$"),
     re.compile(r"^\s*(?P<key>[A-Za-z]\w{1,80})\s+=\s+(?P<token>\S{1,80})\s*$"),
     re.compile(r"^\s*\u2022 (?P<key>[A-Z][\w ]{1,60}): (?P<token>[\w.+-]{1,40})\s*$"),
+    re.compile(r"^\s+(?P<key>[A-Za-z][\w/ ().-]{1,80})=(?P<token>\S{1,40})\s*$"),
+    re.compile(r"^\s*(?:Train|Eval) (?P<key>[A-Za-z]\S{1,80}): (?P<token>\S{1,40})\s*$"),
 )
-_STEP_ALONE = re.compile(r"(?:^|\s)(?:step:(?P<verl>\d{1,15})|Step (?P<nemo>\d{1,15})/\d+.*)\s*$")
-_NAMES = ("multi-line-dict", "verl-console", "metrics-block", "nemo-rl-console")
+_STEP_ALONE = re.compile(
+    r"(?:^|\s)(?:step:(?P<verl>\d{1,15})|Step (?P<nemo>\d{1,15})/\d+.*|\[(?:step|batch)=(?P<olmo>[\d,]{1,18})/.*)\s*$"
+)
+_NAMES = ("multi-line-dict", "verl-console", "metrics-block", "nemo-rl-console", "olmo-console", "composer-console")
 
 
 def _parse(line: str, log: Log) -> bool:
     alone = _STEP_ALONE.search(line)
     if alone:
         _finish(log)
-        log.memory["block_step"] = int(alone["verl"] or alone["nemo"])
+        log.memory["block_step"] = int((alone["verl"] or alone["nemo"] or alone["olmo"]).replace(",", "") or 0)
         return False
     for shape, pattern in enumerate(_SHAPES):
         found = pattern.match(line)
@@ -81,5 +87,5 @@ def _record(cells: dict[str, Cell], step: int | None, shape: int, log: Log) -> N
 
 
 LINE = LineFormat(
-    "multi-line-record", ("'", '"', "/", " = ", "step:", "Step ", "\u2022"), _parse, order=40, finish=_finish
+    "multi-line-record", ("'", '"', "/", "=", "step:", "Step ", "\u2022", ": "), _parse, order=40, finish=_finish
 )

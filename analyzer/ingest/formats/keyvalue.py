@@ -25,6 +25,9 @@ _STEP = re.compile(
     r"(?:^|[\s\[(|,])(?:global[_ ]?step|num_updates|step|iteration|iter|update|it)s?\s*(?:[:=#]\s*)?\[?(?P<step>\d{1,12})(?:\s*/\s*\d+)?(?![\d.]*[eE.]\d)",
     re.IGNORECASE,
 )
+#: Where both are printed the iteration counts rows; the step stands still while gradients accumulate (litgpt).
+_ITER = re.compile(r"(?:^|[\s\[(|,])(?:iter|iteration)\s*(?:[:=#]\s*)?(?P<step>\d{1,12})(?![\d.])", re.IGNORECASE)
+_BRACKETS = re.compile(r"\[([A-Za-z]\w{1,30})\](?=\s)")
 _UPDATES = re.compile(r"num_updates[= ](?P<step>\d{1,12})")
 _FAIRSEQ = re.compile(r"epoch\s+\d+:\s+(?P<step>\d+)\s*/\s*\d+\s")
 _TACOTRON = re.compile(rf"(?P<key>[Tt]rain loss)\s+(?P<step>\d{{1,12}})\s+(?P<value>{NUMBER})")
@@ -37,9 +40,10 @@ _SKIP = {"epoch", "consumed_samples", "consumed_tokens"}
 def _parse(line: str, log: Log) -> bool:
     if len(line) > 4000:
         return False
+    line = _BRACKETS.sub(r"\1", line)
     cells: dict[str, Cell] = {}
     odd = _TACOTRON.search(line)
-    step_match = _UPDATES.search(line) or _FAIRSEQ.search(line) or _STEP.search(line)
+    step_match = _UPDATES.search(line) or _FAIRSEQ.search(line) or _ITER.search(line) or _STEP.search(line)
     step = int(odd["step"]) if odd else int(step_match["step"]) if step_match else None
     body = line[odd.end("step") :] if odd else line
     if odd and (cell := number(odd["value"])):
@@ -76,7 +80,7 @@ def _parse(line: str, log: Log) -> bool:
 
 def _known_tail(key: str) -> str | None:
     """The longest tail of a run of words that the vocabulary knows; with an explicit `=` or `:` any single word will do."""
-    words = key.split(" ")
+    words = key.removesuffix(" is").split(" ")
     for start in range(len(words)):
         tail = " ".join(words[start:])
         if resolve(tail).known:
