@@ -14,6 +14,7 @@ record; the next line of another shape (or the end of the file) closes it.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 
 from faultproxy.analyzer.ingest.formats.dictline import ANCHORS, add, step_from
 from faultproxy.analyzer.ingest.interface import LineFormat
@@ -22,40 +23,55 @@ from faultproxy.analyzer.ingest.tokens import number
 from faultproxy.analyzer.trace import Cell
 from faultproxy.analyzer.vocabulary import resolve
 
-_SHAPES = (
-    re.compile(r"""^\s*(['"])(?P<key>[^'"]{1,200})\1\s*:\s*(['"]?)(?P<token>[^'",{}\[\]]{1,80})\3\s*,?\s*\}?,?\s*$"""),
-    re.compile(r"^\s*(?:- )?(?P<key>[A-Za-z_][\w.@-]{0,80}/[\w./@-]{1,200}):\s?(?P<token>\S{1,80})\s*(?:#.*)?$"),
-    re.compile(r"^\s*(?P<key>[A-Za-z]\w{1,80})\s+=\s+(?P<token>\S{1,80})\s*$"),
-    re.compile(r"^\s*\u2022 (?P<key>[A-Z][\w ]{1,60}): (?P<token>[\w.+-]{1,40})\s*$"),
-    re.compile(r"^\s+(?P<key>[A-Za-z][\w/ ().-]{1,80})=(?P<token>\S{1,40})\s*$"),
-    re.compile(r"^\s*(?:Train|Eval) (?P<key>[A-Za-z]\S{1,80}): (?P<token>\S{1,40})\s*$"),
-)
+#: Format name and shape of one line; a record is a run of lines of one shape.
+_SHAPES = {
+    "multi-line-dict": re.compile(
+        r"""^\s*(['"])(?P<key>[^'"]{1,200})\1\s*:\s*(['"]?)(?P<token>[^'",{}\[\]]{1,80})\3\s*,?\s*\}?,?\s*$"""
+    ),
+    "verl-console": re.compile(
+        r"^\s*(?:- )?(?P<key>[A-Za-z_][\w.@-]{0,80}/[\w./@-]{1,200}):\s?(?P<token>\S{1,80})\s*(?:#.*)?$"
+    ),
+    "metrics-block": re.compile(r"^\s*(?P<key>[A-Za-z]\w{1,80})\s+=\s+(?P<token>\S{1,80})\s*$"),
+    "nemo-rl-console": re.compile(r"^\s*\u2022 (?P<key>[A-Z][\w ]{1,60}): (?P<token>[\w.+-]{1,40})\s*$"),
+    "olmo-console": re.compile(r"^\s+(?P<key>[A-Za-z][\w/ ().-]{1,80})=(?P<token>\S{1,40})\s*$"),
+    "composer-console": re.compile(r"^\s*(?:Train|Eval) (?P<key>[A-Za-z]\S{1,80}): (?P<token>\S{1,40})\s*$"),
+}
+#: A line that gives the step of the record below it.
 _STEP_ALONE = re.compile(
-    r"(?:^|\s)(?:step:(?P<verl>\d{1,15})|Step (?P<nemo>\d{1,15})/\d+.*|\[(?:step|batch)=(?P<olmo>[\d,]{1,18})/.*)\s*$"
+    r"(?:^|\s)(?:step:(?P<verl>\d{1,15})|Step (?P<nemo>\d{1,15})/\d+.*|\[(?:step|batch)=(?P<olmo>\d[\d,]{0,17})/.*)\s*$"
 )
-_NAMES = ("multi-line-dict", "verl-console", "metrics-block", "nemo-rl-console", "olmo-console", "composer-console")
+
+
+@dataclass(slots=True)
+class _Open:
+    """The record being collected: its shape, first and last line, and the pairs so far."""
+
+    shape: str
+    first: int
+    last: int
+    cells: dict[str, Cell] = field(default_factory=dict)
 
 
 def _parse(line: str, log: Log) -> bool:
     alone = _STEP_ALONE.search(line)
     if alone:
         _finish(log)
-        log.memory["block_step"] = int((alone["verl"] or alone["nemo"] or alone["olmo"]).replace(",", "") or 0)
+        log.memory["block_step"] = int((alone["verl"] or alone["nemo"] or alone["olmo"]).replace(",", ""))
         return False
-    for shape, pattern in enumerate(_SHAPES):
+    for shape, pattern in _SHAPES.items():
         found = pattern.match(line)
         if not found:
             continue
-        held = log.memory.get("block")
-        if held is not None and (held[0] != shape or held[3] != log.line - 1):
+        held: _Open | None = log.memory.get("block")
+        if held is not None and (held.shape != shape or held.last != log.line - 1):
             _finish(log)
             held = None
         if held is None:
-            held = log.memory["block"] = [shape, log.line, {}, log.line]
-        held[3] = log.line
+            held = log.memory["block"] = _Open(shape, log.line, log.line)
+        held.last = log.line
         cell = number(found["token"])
         if cell:
-            held[2][found["key"]] = cell
+            held.cells[found["key"]] = cell
         return bool(cell)
     if "block" in log.memory:
         _finish(log)
@@ -63,27 +79,19 @@ def _parse(line: str, log: Log) -> bool:
 
 
 def _finish(log: Log) -> None:
-    """Close the record that is open, if any."""
-    held = log.memory.pop("block", None)
+    """Close the record that is open, if any; configs are printed this way too, so it must hold a metric."""
+    held: _Open | None = log.memory.pop("block", None)
     step = log.memory.pop("block_step", None)
-    if held is None or len(held[2]) < 2:
+    if held is None or len(held.cells) < 2 or not any(resolve(key).key.signal in ANCHORS for key in held.cells):
         return
-    shape, first, cells, _ = held
-    if not any(resolve(key).key.signal in ANCHORS for key in cells):
-        return  # configs are printed this way too
-    line, log.line = log.line, first
-    _record(cells, step, shape, log)
-    log.line = line
-
-
-def _record(cells: dict[str, Cell], step: int | None, shape: int, log: Log) -> None:
-    summary = [key for key in cells if key.startswith("train_")]
-    if shape == 2 and summary:  # means over the whole run, not a step
-        log.event("completed", "the trainer printed its run summary")
+    if held.shape == "metrics-block" and any(key.startswith("train_") for key in held.cells):
+        log.event("completed", "the trainer printed its run summary")  # means over the whole run, not a step
         return
-    own = step_from(cells)
-    if cells:
-        add(cells, step if step is not None else own, log, _NAMES[shape])
+    own = step_from(held.cells)
+    if held.cells:
+        line, log.line = log.line, held.first
+        add(held.cells, own if step is None else step, log, held.shape)
+        log.line = line
 
 
 LINE = LineFormat(
