@@ -16,15 +16,13 @@ The scheme, simple and monotone on purpose (docs/diagnosis.md has an example wor
 
 from __future__ import annotations
 
-import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
-from faultproxy.analyzer.catalogue import FACTORS, FAMILIES, FAMILY_OF
+from faultproxy.analyzer.advice import next_checks, not_judged
+from faultproxy.analyzer.catalogue import FACTORS, FAILURE_TYPES, FAMILY_OF
 from faultproxy.analyzer.engine import Finding, Outcome, run
 from faultproxy.analyzer.trace import Trace
 
@@ -33,22 +31,19 @@ WEAK = 0.5
 NONE = 0.2  # odds that a rule fired and no failure of the catalogue happened
 CONSEQUENCE = 0.15
 CLAIM, MARGIN = 0.45, 0.15
-#: Forward before backward: within one family and moment the earlier entry is the root.
-#: A scale that collapses skips the steps; a gradient that is not finite on those steps is what the scaler saw.
-_FORWARD_FIRST = ("nonfinite_loss", "loss_scale_collapse", "nonfinite_gradient", "gradient_explosion")
-#: Process types that name a cause come before those that only say that it ended.
-_SPECIFIC = (
-    "hardware_fault",
-    "out_of_memory",
-    "data_fault",
-    "config_error",
-    "resume_mismatch",
-    "hang",
-    "crash",
-    "slowdown",
-)
-#: How a run ended is not why: these come behind the numerics of the same moment, before the other families.
-_ENDINGS, _ENDING = ("crash", "hang", "slowdown"), FAMILIES.index("numerics") + 0.5
+#: Who is the root within one moment, first to last. In the first three lines the order inside counts too: a cause before
+#: its echo, the forward pass before the backward, a collapsing scale (it skips the steps) before the gradient that the
+#: scaler saw. How a run ended is not why, so endings come behind the numerics. In the other families strength decides.
+_TIERS: tuple[tuple[str, ...], ...] = (
+    ("hardware_fault", "out_of_memory", "data_fault", "config_error", "resume_mismatch"),
+    ("nonfinite_loss", "loss_scale_collapse", "nonfinite_gradient", "gradient_explosion", "zero_gradient", "wrong_gradient_scale"),
+    ("hang", "crash", "slowdown"),
+    FAILURE_TYPES["routing"],
+    FAILURE_TYPES["policy"],
+    FAILURE_TYPES["optimisation"],
+)  # fmt: skip
+_ORDERED_TIERS, _ENDINGS = 3, _TIERS[2]
+#: Where one of these is found anywhere in the run, an ending is what followed: one rank dies, the others wait for it.
 _CULPRITS = ("hardware_fault", "out_of_memory", "data_fault")
 #: Rows without a failure after the last restart that show that it worked.
 _RECOVERED = 20
@@ -115,7 +110,7 @@ def fuse(trace: Trace, outcomes: list[Outcome]) -> Diagnosis:
     findings = _restarted(findings, trace)
     roots = [f for f in findings if f.role == "root" and f.failure_type]
     warnings = [*trace.warnings, *(f"rule {o.rule.id} failed: {o.reason}" for o in outcomes if o.status == "error")]
-    blind = _not_judged(trace)
+    blind = not_judged(trace)
     if not roots:
         return _without_failure(trace, outcomes, findings, blind, warnings)
     moment = _clock(trace)
@@ -159,7 +154,7 @@ def fuse(trace: Trace, outcomes: list[Outcome]) -> Diagnosis:
         layer=next((f.layer for f in about if f.layer is not None), None),
         expert=next((f.expert for f in about if f.expert is not None), None),
         not_judged=blind,
-        next_checks=_next_checks(root.failure_type, causes, factor),
+        next_checks=next_checks(root.failure_type, causes),
         warnings=tuple(warnings),
     )
 
@@ -212,17 +207,17 @@ def _ordered(roots: list[Finding], moment: Callable[[Finding], float]) -> list[F
     strong = [f for f in roots if f.strength >= WEAK]
     earliest = min(moment(f) for f in strong or roots)
 
-    # One rank dies, the others wait for it: with a culprit anywhere in the run a hang or crash is what followed.
     culprit = any(f.failure_type in _CULPRITS for f in roots)
 
-    def key(finding: Finding) -> tuple[bool, float, float, int, float, float]:
+    def key(finding: Finding) -> tuple[bool, float, int, int, float, float]:
         at = moment(finding)
-        kinds = _FORWARD_FIRST if finding.family == "numerics" else _SPECIFIC
+        kind = str(finding.failure_type)
+        tier = next(n for n, kinds in enumerate(_TIERS) if kind in kinds)
         return (
-            bool(strong) and finding.strength < WEAK or culprit and finding.failure_type in _ENDINGS,
+            bool(strong) and finding.strength < WEAK or culprit and kind in _ENDINGS,
             0.0 if at <= earliest + TIE else at,
-            _ENDING if finding.failure_type in _ENDINGS else FAMILIES.index(finding.family),
-            kinds.index(finding.failure_type) if finding.failure_type in kinds else len(kinds),
+            tier,
+            _TIERS[tier].index(kind) if tier < _ORDERED_TIERS else 0,
             -finding.strength,
             at,
         )
@@ -328,38 +323,3 @@ def _without_failure(
         not_judged=blind,
         warnings=tuple(warnings),
     )
-
-
-# -- what could not be judged, and what to do next --------------------------------------------------------------------
-@cache
-def _table(name: str) -> dict[str, Any]:
-    return tomllib.loads(files("faultproxy.analyzer").joinpath(name).read_text(encoding="utf-8"))
-
-
-def _not_judged(trace: Trace) -> tuple[dict[str, Any], ...]:
-    present = {key.signal for frame in (trace.frame, trace.detail) for key in frame.columns}
-    if any(key.layer is not None for key in trace.detail.columns):
-        present.add("layer")
-    if trace.events or any(
-        "text" in s.format or "console" in s.format or s.format == "key-value" for s in trace.sources
-    ):
-        present.add("text")
-    if any(event.kind in ("overflow", "loss_scale_floor") for event in trace.events):
-        present.add("loss_scale")
-    rl = trace.facts.get("algorithm") in ("rl", "ppo")
-    return tuple(
-        {"what": area["what"], "needs": area["needs"], "how": area["how"]}
-        for area in _table("coverage.toml")["area"]
-        if (area["when"] == "any" or rl) and not present & set(area["needs"])
-    )
-
-
-def _next_checks(kind: str, causes: tuple[tuple[str, float], ...], factor: str) -> tuple[dict[str, Any], ...]:
-    likely = causes[0][0] if causes else None
-    open_causes = {cause for cause, probability in causes if probability >= 0.08} - {"unknown"}
-    found = []
-    for check in _table("checks.toml")["check"]:
-        separates = [cause for cause in check["separates"] if cause in open_causes]
-        if kind in check["types"] and len(separates) >= 2 and likely in separates:
-            found.append({"check": check["check"], "separates": separates, "cost": check["cost"]})
-    return tuple(found[:3])

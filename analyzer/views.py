@@ -25,6 +25,8 @@ _LARGE, _LARGE_MEMORY = 200_000, "500MB"
 _MACROS = f"""
 CREATE MACRO bad(state) AS coalesce(state IN {BAD_STATES}, false);
 CREATE MACRO fin(x) AS coalesce(isfinite(x), false);
+CREATE MACRO share_left(flag, part, moment) AS avg(flag::INT) OVER (
+    PARTITION BY part ORDER BY moment ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING);
 """
 #: Characters of a log line that an event shows.
 _EXCERPT = 160

@@ -7,9 +7,7 @@ base AS (SELECT segment, median(x) AS early
     WHERE n >= 12 AND k <= greatest($base_rows, $base_share * n)
     GROUP BY segment),
 h AS (SELECT t.*, early, x > $ratio * early AS beyond FROM t JOIN base USING (segment)),
-m AS (SELECT *,
-    avg(beyond::INT) OVER (PARTITION BY segment ORDER BY step ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING) AS share
-    FROM h),
+m AS (SELECT *, share_left(beyond, segment, step) AS share FROM h),
 s AS (SELECT segment, any_value(early) AS early, median(x) FILTER (WHERE k > n - greatest(3, ceil($tail * n))) AS late,
     max(x) AS top, arg_max(step, x) AS top_step,
         min(step) FILTER (WHERE beyond AND share >= 0.5) AS step_start, max(step) AS step_end FROM m GROUP BY segment)

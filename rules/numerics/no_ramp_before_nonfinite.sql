@@ -6,9 +6,7 @@ WITH t AS (
             OR bad(policy_loss__state) AS loss_bad,
         coalesce(truncated_frac > 0.95 OR abs(kl_ref) > 10 OR abs(kl_old) > 1, false) AS policy_sick
     FROM train WHERE grad_norm__state IS NOT NULL OR loss__state IS NOT NULL OR policy_loss__state IS NOT NULL),
-m AS (SELECT *,
-    avg(is_bad::INT) OVER (PARTITION BY segment ORDER BY step ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING) AS share
-    FROM t),
+m AS (SELECT *, share_left(is_bad, segment, step) AS share FROM t),
 turn AS (SELECT segment, min(step) AS turn FROM m WHERE is_bad AND share >= 0.5 GROUP BY segment),
 prior AS (SELECT m.*, turn, row_number() OVER (PARTITION BY segment ORDER BY step DESC) AS back
     FROM m JOIN turn USING (segment)

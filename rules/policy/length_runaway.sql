@@ -10,9 +10,7 @@ b AS (SELECT segment, any_value(n) AS n, median(x) FILTER (WHERE k <= greatest(5
             FROM t
             GROUP BY segment),
 h AS (SELECT t.*, (x > $ratio * early OR x < $shrink * early) AS beyond FROM t JOIN b USING (segment)),
-m AS (SELECT *,
-    avg(beyond::INT) OVER (PARTITION BY segment ORDER BY step ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING) AS share
-    FROM h),
+m AS (SELECT *, share_left(beyond, segment, step) AS share FROM h),
 o AS (SELECT segment, min(step) FILTER (WHERE beyond AND share >= 0.5) AS step_start, max(step) AS step_end
     FROM m
     GROUP BY segment)

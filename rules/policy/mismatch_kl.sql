@@ -17,9 +17,7 @@ b AS (SELECT segment, signal, any_value(n) AS n, median(x) FILTER (WHERE k <= gr
     GROUP BY segment, signal),
 h AS (SELECT n.*, early, late, x > level OR (n.n >= 10 AND x > $growth * early AND x > low) AS high
     FROM n JOIN b USING (segment, signal)),
-m AS (SELECT *,
-    avg(high::INT) OVER (PARTITION BY segment, signal
-        ORDER BY step ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING) AS share
+m AS (SELECT *, share_left(high, (segment, signal), step) AS share
     FROM h)
 SELECT min(step) FILTER (WHERE high AND share >= 0.6) AS step_start, max(step) AS step_end, any_value(late) AS observed,
     any_value(early) AS expected, segment, signal

@@ -16,10 +16,7 @@ b AS (SELECT segment, signal, any_value(n) AS n, any_value(level) AS level,
 h AS (SELECT n.segment, signal, step, x > $absurd OR k > n.n / 3 AND n.n >= 15
     AND x > least($ratio * mid, n.level) AS beyond
     FROM n JOIN b USING (segment, signal)),
-m AS (SELECT *,
-    avg(beyond::INT) OVER (PARTITION BY segment, signal
-        ORDER BY step ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING) AS share
-    FROM h),
+m AS (SELECT *, share_left(beyond, (segment, signal), step) AS share FROM h),
 o AS (SELECT segment, signal, min(step) FILTER (WHERE beyond AND share >= 0.5) AS step_start, max(step) AS step_end
     FROM m
     GROUP BY segment, signal)

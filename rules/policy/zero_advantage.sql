@@ -10,9 +10,7 @@ WITH t AS (SELECT segment, step,
     FROM train
         WHERE coalesce(zero_std_frac__state, advantage_max__state, reward_std__state) IS NOT NULL
         WINDOW w AS (PARTITION BY segment)),
-m AS (SELECT *,
-    avg((by_groups OR by_advantage OR by_spread)::INT) OVER (PARTITION BY segment
-        ORDER BY step ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING) AS share,
+m AS (SELECT *, share_left(by_groups OR by_advantage OR by_spread, segment, step) AS share,
     count(*) OVER (PARTITION BY segment) AS rows_all
     FROM t),
 f AS (SELECT segment, min(step) AS first

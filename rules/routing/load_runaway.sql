@@ -11,10 +11,7 @@ b AS (SELECT segment, place, any_value(layer) AS layer, any_value(n) AS n,
     FROM n
     GROUP BY segment, place),
 h AS (SELECT n.segment, place, step, x > $growth * early AS beyond FROM n JOIN b USING (segment, place)),
-m AS (SELECT *,
-    avg(beyond::INT) OVER (PARTITION BY segment, place
-        ORDER BY step ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING) AS share
-    FROM h),
+m AS (SELECT *, share_left(beyond, (segment, place), step) AS share FROM h),
 o AS (SELECT segment, place, min(step) FILTER (WHERE beyond AND share >= 0.5) AS step_start, max(step) AS step_end
     FROM m
     GROUP BY segment, place)

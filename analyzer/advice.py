@@ -1,0 +1,51 @@
+"""What a trace could not show and how to switch it on (`coverage.toml`), and the checks that narrow the causes (`checks.toml`)."""
+
+from __future__ import annotations
+
+import tomllib
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from faultproxy.analyzer.trace import Trace
+
+#: Causes below this probability are not worth a check.
+_OPEN = 0.08
+_MOST = 3
+
+
+@cache
+def _table(name: str) -> dict[str, Any]:
+    return tomllib.loads(files("faultproxy.analyzer").joinpath(name).read_text(encoding="utf-8"))
+
+
+def not_judged(trace: Trace) -> tuple[dict[str, Any], ...]:
+    """The areas of `coverage.toml` for which the trace holds no signal: what, needs, how (for its framework, if known)."""
+    present = {key.signal for frame in (trace.frame, trace.detail) for key in frame.columns}
+    if any(key.layer is not None for key in trace.detail.columns):
+        present.add("layer")
+    if trace.events or any(
+        "text" in s.format or "console" in s.format or s.format == "key-value" for s in trace.sources
+    ):
+        present.add("text")
+    if any(event.kind in ("overflow", "loss_scale_floor") for event in trace.events):
+        present.add("loss_scale")
+    rl = trace.facts.get("algorithm") in ("rl", "ppo")
+    framework = trace.facts.get("framework")
+    return tuple(
+        {"what": area["what"], "needs": area["needs"], "how": area.get("by", {}).get(framework, area["how"])}
+        for area in _table("coverage.toml")["area"]
+        if (area["when"] == "any" or rl) and not present & set(area["needs"])
+    )
+
+
+def next_checks(kind: str, causes: tuple[tuple[str, float], ...]) -> tuple[dict[str, Any], ...]:
+    """The cheapest checks for a failure type that tell its likeliest cause from another that is still open."""
+    likely = causes[0][0] if causes else None
+    still_open = {cause for cause, probability in causes if probability >= _OPEN} - {"unknown"}
+    found = []
+    for check in _table("checks.toml")["check"]:
+        separates = [cause for cause in check["separates"] if cause in still_open]
+        if kind in check["types"] and len(separates) >= 2 and likely in separates:
+            found.append({"check": check["check"], "separates": separates, "cost": check["cost"]})
+    return tuple(found[:_MOST])
