@@ -22,6 +22,8 @@ n AS (SELECT s.*, CASE WHEN good_before > 0 THEN coalesce(t.step, first_step) EL
 l AS (SELECT n.*, CASE WHEN good_before > 0 THEN coalesce(t.step, last_step) ELSE last_step END AS step_end
     FROM n ASOF LEFT JOIN train t ON n.segment = t.segment AND n.last_step < t.step)
 SELECT step_start, step_end, last_scale AS observed, 2 * first_scale AS expected, segment, rows_bad, source, line,
+    CASE WHEN last_scale IS NULL THEN rows_bad || ' overflow messages'
+        ELSE printf('%d overflows in a row: loss scale %.10g -> %.10g', rows_bad, 2 * first_scale, last_scale) END AS story,
     CASE WHEN floored THEN ', the minimum: the run cannot go on'
         WHEN last_scale <= $floor THEN ': at 1 and below the gradients themselves overflow' ELSE '' END AS floor_note,
     CASE WHEN floored OR last_scale <= $floor AND rows_bad >= $low_hold OR greatest(first_scale, last_scale) < $floor
