@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING
@@ -13,6 +14,9 @@ from faultproxy.analyzer.errors import InputError, RuleError
 
 if TYPE_CHECKING:
     from faultproxy.analyzer.catalogue import Rule
+
+#: A placeholder of a rule's text with its format, `{observed:.3g}`; an explanation shows its name alone.
+_PLACE = re.compile(r"\{(\w+)[^}]*\}")
 
 
 @click.group()
@@ -159,7 +163,7 @@ def _article(rule: Rule) -> str:
     parts = [
         about,
         rule.title,
-        f"What it says.  {text['summary']}",
+        f"What it says.  {_PLACE.sub(r'<\1>', text['summary'])}",
         f"Why that is bad.  {text['means']}",
         f"What it is not.  {text['not_this']}",
         f"What to do.  {text['next_step']}",
