@@ -163,7 +163,7 @@ def _article(rule: Rule) -> str:
     parts = [
         about,
         rule.title,
-        f"What it says.  {_PLACE.sub(r'<\1>', text['summary'])}",
+        "What it says.  " + _PLACE.sub(r"<\1>", text["summary"]),
         f"Why that is bad.  {text['means']}",
         f"What it is not.  {text['not_this']}",
         f"What to do.  {text['next_step']}",
