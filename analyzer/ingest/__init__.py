@@ -162,8 +162,8 @@ def read_file(file: File, index: int) -> Log:
             except UnreadableError:
                 break
             source.truncated = file.truncated or source.truncated
-            if source.rows:
-                log.native = True
+            if source.rows or log.events:
+                log.native = bool(source.rows)
                 return log
             break
     log = _text(file, index, source, rank, [f for f in line_formats if not f.last_resort])

@@ -30,7 +30,7 @@ _PLAIN = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?$")
 MAX_TOKEN = 400
 #: A key longer than this names no signal; readers leave it out, so that no look-up pays for its length.
 MAX_KEY = 200
-_STRAIGHT = str.maketrans("\u2018\u2019\u201c\u201d\u00a0", "''\"\" ")
+_STRAIGHT = str.maketrans("\u2018\u2019\u201c\u201d\u00a0\uff0c\uff1a", "''\"\" ,:")
 #: One number-like token, for readers' regular expressions.
 NUMBER = r"[+-]?(?:\d[\d,]*(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|nan|inf|NaN|NAN|INF|Inf|Infinity)"
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

@@ -14,7 +14,8 @@ s AS (SELECT segment, island, CASE
     ELSE count(*) END AS rows_bad, min(seq) AS first_seq, arg_min(value, seq) AS first_scale,
     arg_max(value, seq) AS last_scale,
         min(good) AS good_before, min(step) AS first_step, max(step) AS last_step, min(source) AS source,
-            min(line) AS line, bool_or(kind = 'loss_scale_floor') AS floored
+            min(line) AS line, bool_or(kind = 'loss_scale_floor') AS floored,
+        CASE WHEN min(text) LIKE '%setting loss scale to%' THEN $fairseq ELSE $low END AS low
     FROM g GROUP BY segment, island),
 -- where rows give the step, the line precedes the row of its own step
 n AS (SELECT s.*, CASE WHEN good_before > 0 THEN coalesce(t.step, first_step) ELSE first_step END AS step_start
@@ -27,10 +28,10 @@ SELECT step_start, step_end, last_scale AS observed, 2 * first_scale AS expected
     CASE WHEN floored THEN ', the minimum: the run cannot go on'
         WHEN last_scale <= $floor THEN ': at 1 and below the gradients themselves overflow' ELSE '' END AS floor_note,
     CASE WHEN floored OR last_scale <= $floor AND rows_bad >= $low_hold OR greatest(first_scale, last_scale) < $floor
-        AND rows_bad >= 2 OR first_scale <= $low AND rows_bad >= $low_hold AND first_scale >= 2 * last_scale
+        AND rows_bad >= 2 OR first_scale <= low AND rows_bad >= $low_hold AND first_scale >= 2 * last_scale
         OR rows_bad >= $hold AND good_before > 0 AND first_scale >= $fall * last_scale THEN 'root'
             ELSE 'benign' END AS role
 FROM l
     WHERE rows_bad >= $hold OR floored OR greatest(first_scale, last_scale) < $floor AND rows_bad >= 2
-        OR least(first_scale, last_scale) <= $low AND rows_bad >= $low_hold
+        OR least(first_scale, last_scale) <= low AND rows_bad >= $low_hold
     ORDER BY first_seq

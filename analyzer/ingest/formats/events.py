@@ -41,6 +41,7 @@ MARKERS = (
     _m("rerun_unexpected", "Unexpected result", r"Unexpected result \S{1,80}[^\n]{0,200}message='"),
     _m("collective_timeout", "Watchdog caught", r"Watchdog caught collective operation timeout"),
     _m("collective_timeout", "timeout", r"(?:NCCL|HCCL|Gloo|gloo)[^\n]{0,200}(?:timeout|timed out)|collective[^\n]{0,200}timeout|notify wait timeout"),
+    _m("collective_timeout", "Timeout at NCCL", r"Timeout at NCCL work"),
     _m("collective_timeout", "Timed out", r"Timed out (?:initializing process group|after|waiting)"),
     _m("collective_timeout", "time", r"[Ss]ocket times out|reason=\[task timeout\]|fftsplus task timeout"),
     _m("collective_timeout", "imeout", r"AclrtSynchronizeDeviceWithTimeout|[Ss]ocket timeout"),

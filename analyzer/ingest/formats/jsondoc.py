@@ -92,6 +92,8 @@ def _read(file: File, log: Log) -> None:
             add(cells, step_from(cells), log, "hf-trainer-state" if hf else "json")
         elif not add_record(record, log):
             log.source.unparsed += 1
+    if hf and not records:
+        log.event("no_rows", "the trainer state holds no log row: the run was shorter than its logging interval")
     if not log.source.rows and not log.events:
         raise UnreadableError(
             f"{file.path}: a JSON document without a list of metric records (looked for objects with a step or a known metric)"
