@@ -299,15 +299,19 @@ def _without_failure(
     }
     rows = len(trace.frame)
     completed = any(event.kind == "completed" for event in trace.events)
-    enough = bool(core) and (rows >= 2 or len(core) >= 3) or (completed and rows >= 2)
+    seen = bool(core) and (rows >= 2 or len(core) >= 3) or (completed and rows >= 2)
+    whole = not any(o.status == "error" for o in outcomes)  # a rule that could not run might have found the fault
+    enough = seen and whole
     reach = min(1.0, rows / _HEALTHY_ROWS)
     breadth = min(1.0, (len(core) + judged / 8) / 4)
     confidence = round(0.45 + 0.5 * reach * breadth, 4) if enough else 0.0
-    if not enough:
+    if not seen:
         warnings = [
             *warnings,
             "too little in this trace to call it healthy: no loss, reward, or gradient signal over at least two steps",
         ]
+    elif not whole:
+        warnings = [*warnings, "not called healthy: a rule could not run on this trace (see the warning above)"]
     return Diagnosis(
         trace=trace,
         outcomes=tuple(outcomes),

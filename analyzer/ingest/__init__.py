@@ -35,6 +35,8 @@ _PARTS = re.compile(
 )
 #: torchrun's own layout: `attempt_0/3/stderr.log` is rank 3.
 _RANK = re.compile(r"(?:(?:^|[_.\-/])rank[_\-]?|attempt_\d+/)(\d{1,6})(?=[_.\-/]|$)", re.IGNORECASE)
+#: Lines of an unknown text in which the last-resort reader must find its first row.
+PATIENCE = 500_000
 #: A folder with more candidate files than this is sampled in name order, and the report says so.
 MAX_FILES = 4096
 
@@ -168,16 +170,23 @@ def read_file(file: File, index: int) -> Log:
             break
     log = _text(file, index, source, rank, [f for f in line_formats if not f.last_resort])
     if not source.rows:
-        again = _text(file, index, Source(source.path, "text", source.sha256), rank, line_formats)
+        again = _text(file, index, Source(source.path, "text", source.sha256), rank, line_formats, PATIENCE)
         if again.source.rows:
             return again
     return log
 
 
-def _text(file: File, index: int, source: Source, rank: re.Match[str] | None, formats: list[LineFormat]) -> Log:
+def _text(
+    file: File,
+    index: int,
+    source: Source,
+    rank: re.Match[str] | None,
+    formats: list[LineFormat],
+    patience: int | None = None,
+) -> Log:
     source.rows = source.unparsed = 0
     log = Log(index, source, int(rank[1]) if rank else None)
     file.truncated = False
-    read_text(file, log, formats)
-    source.truncated = file.truncated
+    read_text(file, log, formats, patience)
+    source.truncated = source.truncated or file.truncated
     return log

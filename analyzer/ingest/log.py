@@ -17,11 +17,14 @@ from math import isfinite
 from typing import Any
 
 from faultproxy.analyzer.ingest.tokens import MAX_KEY, native
-from faultproxy.analyzer.trace import FINITE, Cell, Column, Event, Frame, Key, Source
+from faultproxy.analyzer.trace import BAD_STATES, FINITE, Cell, Column, Event, Frame, Key, Source
 from faultproxy.analyzer.vocabulary import Resolved, resolve
 
 #: More distinct raw keys than this in one file is no training log; the rest is counted, not kept (memory bound).
 MAX_KEYS = 50_000
+#: Rows, and cells (values written), of one file that are held (about 800 MB at either bound). Beyond, rows are thinned evenly:
+#: every second one goes, those at which a value turns non-finite stay, and the report says so.
+MAX_ROWS, MAX_CELLS = 1_000_000, 8_000_000
 #: More events than this are counted, not kept.
 MAX_EVENTS = 20_000
 #: Steps beyond this cannot be a step (they would overflow int64 in the canonical trace).
@@ -65,6 +68,10 @@ class Log:
         self._columns: dict[str, Column] = {}
         self._segment = 0
         self._segment_start = 0
+        self._stride = 1
+        self._seen = 0
+        self._cells = 0  # written, not counting the padding between
+        self._bad = False
         self._padding = 0
         self._unpadded = 0
         self.lead_rank: int | None = None
@@ -89,7 +96,10 @@ class Log:
         if self.rank != self.lead_rank:
             self._detail_row(step if step is not None else (self.step or 0), pairs)
             return
+        if self._stride > 1 and axis != "eval" and self._skips(pairs):
+            return
         row = self._start(step, lagging=axis == "eval")
+        self._cells += len(pairs)
         batch = {raw for raw, _ in pairs}
         for raw, cell in pairs:
             column = self._columns.get(raw) if axis is None else self._columns.get(f"{axis}:{raw}")
@@ -119,6 +129,7 @@ class Log:
         """
         last = self.frame.steps[-1] if self.frame.steps else -1
         plain = all(a < b for a, b in zip([last, *steps], steps, strict=False))
+        plain = plain and self._stride == 1 and self._fits(len(steps), len(steps) * len(keys))
         batch = set(keys)
         resolved = [self._columns.get(k) or self._column(k, batch, None) for k in keys] if plain else []
         if not plain or any(c is not None and not c.key.whole_model for c in resolved):
@@ -128,6 +139,7 @@ class Log:
             return
         self._lead_set = True
         start, count = len(self.frame), len(steps)
+        self._cells += count * len(keys)
         if not start or self.frame.segments[-1] != self._segment:
             self._segment_start = start
         self.frame.steps.extend(steps)
@@ -154,6 +166,35 @@ class Log:
                 if cell is not None:
                     column.put(start + i, cell)
 
+    def _fits(self, rows: int, cells: int) -> bool:
+        return len(self.frame) + rows <= MAX_ROWS and self._cells + cells <= MAX_CELLS
+
+    def _skips(self, pairs: list[tuple[str, Cell]]) -> bool:
+        """Whether thinning leaves this row out; one at which a value turns non-finite stays."""
+        self._seen += 1
+        bad = any(cell.state in BAD_STATES for _, cell in pairs)
+        turns, self._bad = bad and not self._bad, bad
+        return bool(self._seen % self._stride) and not turns
+
+    def _thin(self) -> None:
+        """Drop every second row, but none at which a value turns non-finite."""
+        frame, columns = self.frame, self.frame.columns.values()
+        bad = {row for column in columns for row, state in column.states.items() if state in BAD_STATES}
+        keep = [row for row in range(len(frame)) if not row % 2 or row in bad and row - 1 not in bad]
+        where = {row: at for at, row in enumerate(keep)}
+        for rows in (frame.steps, frame.segments, frame.sources, frame.lines):
+            rows[:] = [rows[row] for row in keep]
+        for column in columns:
+            size = len(column.values)
+            column.values[:] = [column.values[row] for row in keep if row < size]
+            for held in (column.states, column.raws):
+                moved = {where[row]: text for row, text in held.items() if row in where}
+                held.clear()
+                held.update(moved)
+        self._stride *= 2
+        self._cells //= 2
+        self._segment_start = bisect_left(frame.segments, self._segment)
+
     def restart(self) -> None:
         """Open a new segment before the next row (another run, or a restart the steps do not show)."""
         self._segment += 1 if self.frame.steps else 0
@@ -172,6 +213,8 @@ class Log:
                     if frame.steps[row] == step:
                         return row
                 self._segment += 1
+        if not self._fits(1, 1):
+            self._thin()
         if not frame.segments or frame.segments[-1] != self._segment:
             self._segment_start = len(frame)
         self.step = step
@@ -275,6 +318,11 @@ class Log:
         if self._unpadded:
             self.warnings.append(
                 f"{self.source.path}: its metric names come and go; {self._unpadded} values of rare names were not kept"
+            )
+        if self._stride > 1:
+            self.facts["thinned"] = self._stride
+            self.warnings.append(
+                f"{self.source.path}: too many rows to hold; about one in {self._stride} was kept, and each at which a value turned non-finite"
             )
         if self._dropped_events:
             self.warnings.append(f"{self.source.path}: {self._dropped_events} further events were counted, not kept")

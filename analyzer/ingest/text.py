@@ -23,9 +23,15 @@ _CLOCK = re.compile(r"(?<!\d)(20\d\d)-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)")
 _CLOCK_REACH = 120
 
 
-def read_text(file: File, log: Log, formats: list[LineFormat]) -> None:
-    """Offer every line to `formats` in order; the first that owns it consumes it."""
+def read_text(file: File, log: Log, formats: list[LineFormat], patience: int | None = None) -> None:
+    """Offer every line to `formats` in order; the first that owns it consumes it.
+
+    With `patience` reading stops after that many lines when none of them was a row.
+    """
     for count, physical in enumerate(file.lines(), 1):
+        if patience is not None and count > patience and not log.source.rows:
+            log.source.truncated = True
+            break
         log.line = count
         if "\r" in physical:
             for part in physical.split("\r"):
