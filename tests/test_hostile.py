@@ -731,6 +731,7 @@ def test_hostile(tmp_path: Path, case: Case) -> None:
 
 
 if __name__ == "__main__":
+    failed = 0
     for each in CASES:
         if len(sys.argv) > 1 and each.name not in sys.argv[1:]:
             continue
@@ -741,4 +742,6 @@ if __name__ == "__main__":
             flush=True,
         )
         if wrong:
+            failed += 1
             print("     ", repr(found.err[-700:]))
+    sys.exit(bool(failed))
