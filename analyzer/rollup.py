@@ -22,7 +22,6 @@ VALUES_FROM = 10_000_000
 _WORST = ("nan", "pos_inf", "neg_inf", "nonfinite", "masked", "finite", "quantised", "absent")
 _IDENTITY = ("run", "segment", "axis", "role", "signal", "stat", "label")
 _PLACE = ("module", "layer", "expert")
-COLUMNS = ("kind", *_IDENTITY, *_PLACE, "rank", "step", "n", "bad", "min", "p50", "max", "argmax_rank", "state", "first_bad_step")  # fmt: skip
 
 
 def needed(path: str | Path) -> bool:

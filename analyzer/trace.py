@@ -158,7 +158,3 @@ class Trace:
     warnings: list[str] = field(default_factory=list)
     unrecognised: list[str] = field(default_factory=list)
     table: str | None = None
-
-    def present(self, column: str) -> bool:
-        """True when the wide table has a column of that rule name with at least one cell."""
-        return any(key.column == column for key in self.frame.columns)

@@ -26,7 +26,7 @@ __all__ = ["read"]
 
 #: Suffixes of files a folder may hold that are never a trace; skipped without a word.
 _NOT_TRACES = {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".npy", ".npz", ".so", ".py", ".pyc", ".png", ".pdf", ".svg", ".md", ".yaml", ".yml", ".sh", ".model", ".toml", ".lock", ".cfg", ".ini", ".html", ".arrow", ".gif", ".jpg", ".ipynb", ".whl", ".zip", ".tar"}  # fmt: skip
-#: JSON files every checkpoint holds that carry no metrics.
+#: Files beside a checkpoint, a data set, or a set of labelled logs that carry no metrics.
 _NOT_METRICS = {"config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "special_tokens_map.json", "vocab.json", "added_tokens.json", "model.safetensors.index.json", "preprocessor_config.json", "all_results.json", "train_results.json", "eval_results.json", "adapter_config.json", "labels.jsonl", "merges.txt", "requirements.txt"}  # fmt: skip
 #: Sub-folders that belong to the run of the folder that holds them.
 _PARTS = re.compile(

@@ -22,7 +22,7 @@ import orjson
 
 from faultproxy.analyzer.ingest.formats.dictline import add, step_from
 from faultproxy.analyzer.ingest.interface import FileFormat, LineFormat
-from faultproxy.analyzer.ingest.log import MAX_KEYS, Log
+from faultproxy.analyzer.ingest.log import MAX_KEYS, MAX_STEP, Log
 from faultproxy.analyzer.ingest.source import File
 from faultproxy.analyzer.ingest.tokens import MAX_KEY, native
 from faultproxy.analyzer.trace import NONFINITE, Cell
@@ -98,7 +98,7 @@ def record(data: dict[str, Any], log: Log) -> bool:
             if (
                 isinstance(value, (int, float))
                 and not isinstance(value, bool)
-                and abs(value) < 2**62  # false for NaN too
+                and abs(value) < MAX_STEP  # false for NaN too
                 and value == int(value)
             ):
                 step = int(value)
@@ -177,7 +177,7 @@ def _read(file: File, log: Log) -> None:
             if not verl:
                 verl = True
                 log.fact("framework", "verl")
-            if inner and 0 <= data["step"] < 2**62 and dict not in set(map(type, inner.values())):
+            if inner and 0 <= data["step"] < MAX_STEP and dict not in set(map(type, inner.values())):
                 these = tuple(inner)
                 if these != keys or len(steps) >= _BATCH or len(steps) * len(keys) > _BATCH_CELLS:
                     flush()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from faultproxy.analyzer.errors import SchemaError
 from faultproxy.analyzer.ingest.interface import FileFormat
-from faultproxy.analyzer.ingest.log import Log
+from faultproxy.analyzer.ingest.log import MAX_STEP, Log
 from faultproxy.analyzer.ingest.source import File
 from faultproxy.analyzer.ingest.tokens import native
 
@@ -111,7 +111,7 @@ def _table(path: Path, types: dict[str, str], con: DuckDBPyConnection, log: Log)
 
 
 def _is_step(value: Any) -> bool:
-    return value is not None and 0 <= value < 2**62 and value == int(value)
+    return value is not None and 0 <= value < MAX_STEP and value == int(value)
 
 
 FILE = FileFormat("parquet", _sniff, _read, order=10)
