@@ -24,7 +24,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "fixtures"))
 
-from generators import curves, tables, trainers
+from generators import curves
+
+from faultproxy.proxy.lab import writers
 
 SEED = 20260801
 BAR = 3.0
@@ -51,11 +53,11 @@ def write_large(path: Path, steps: int) -> int:
     rng = random.Random(SEED)
     onset, late = int(steps * 0.97), steps // 2
     block = curves.rl(SEED, 1000)
-    poisoned = {tables.VERL[k] for k in ("policy_loss", "kl", "entropy", "kl_old", "grad_norm")}
+    poisoned = {writers.VERL[k] for k in ("policy_loss", "kl", "entropy", "kl_old", "grad_norm")}
     with path.open("w", encoding="utf-8", newline="\n") as stream:
         for step in range(1, steps + 1):
             # The curve of a thousand steps stretched over the run, with fresh noise on every value.
-            data: dict[str, Any] = dict(tables.verl_row(block[(step - 1) * 1000 // steps]))
+            data: dict[str, Any] = dict(writers.verl_row(block[(step - 1) * 1000 // steps]))
             for key in _LEFT_OUT:
                 del data[key]
             for key, value in data.items():
@@ -128,7 +130,7 @@ def large(folder: Path, analyze: str, steps: int, repeats: int, explicit: bool) 
 def start_up(folder: Path, analyze: str, repeats: int) -> tuple[float, float, float, str]:
     """The same for a 2 kB log and the bare import of duckdb."""
     path = folder / "small.log"
-    path.write_text(trainers.megatron(curves.pretrain(SEED, 7)), encoding="utf-8")
+    path.write_text(writers.megatron(curves.pretrain(SEED, 7)), encoding="utf-8")
     ours, theirs, peak = [], [], 0.0
     for _ in range(repeats):
         seconds, out, memory = timed([analyze, str(path), "--format", "json"])
