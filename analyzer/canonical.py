@@ -39,6 +39,8 @@ from faultproxy.analyzer.trace import Trace
 CONTAINER = "canonical"
 #: The same where it names no files it was made from: it is the origin itself.
 ORIGIN = "canonical-parquet"
+#: A temporary canonical file that holds the rows of a large source of another format until the program ends.
+COPY = "temporary-copy"
 #: Fact of a trace whose whole-model columns are medians over ranks: they are derived again, so never written.
 DERIVED = "values_are_median_of_ranks"
 #: Facts that run.json names at its top; unknown is null.
@@ -163,7 +165,7 @@ def document(trace: Trace, events: int) -> str:
         "run": trace.run,
         **{name: facts.get(name) for name in _NAMED},
         "facts": facts,
-        "sources": [asdict(source) for source in trace.sources if source.format != CONTAINER],
+        "sources": [asdict(source) for source in trace.sources if source.format not in (CONTAINER, COPY)],
         "events": {"written": events, "total": len(trace.events)},
         "warnings": trace.warnings,
         "unrecognised": trace.unrecognised,
@@ -223,7 +225,7 @@ def _values(trace: Trace, path: Path, lone_events: list[Any] | None) -> int:
 
 def _copied(trace: Trace) -> Iterator[Any]:
     """The rows of the canonical file that `trace.table` reads, in order."""
-    paths = [source.path for source in trace.sources if source.format in (CONTAINER, ORIGIN)]
+    paths = [source.path for source in trace.sources if source.format in (CONTAINER, ORIGIN, COPY)]
     if len(paths) != 1:
         raise InputError(f"{trace.run}: a large canonical trace cannot be joined with other files; ingest each alone")
     validate(paths[0])

@@ -101,7 +101,7 @@ class File:
         self.truncated = False
         if not head.strip(b"\x00 \r\n\t"):
             raise UnreadableError(f"{self.path}: empty file; point at the log, JSON, CSV, or Parquet of the run")
-        if head.startswith(b"PAR1"):  # Parquet is binary, and has a reader
+        if head.startswith((b"PAR1", b"\xff\xff\xff\xff")):  # Parquet and Arrow streams are binary, and have readers
             return head
         if _OWN.match(head):
             raise UnreadableError(f"{self.path}: is a report of faultproxy, not a trace")

@@ -9,6 +9,7 @@ from math import isfinite
 from typing import Any
 
 from faultproxy import __version__
+from faultproxy.analyzer.canonical import COPY
 from faultproxy.analyzer.catalogue import fingerprint
 from faultproxy.analyzer.diagnose import Diagnosis
 from faultproxy.analyzer.engine import Finding
@@ -125,7 +126,7 @@ def _evidence(finding: Finding) -> dict[str, Any]:
 
 def _reproduce(diagnosis: Diagnosis) -> list[dict[str, str]]:
     """Commands that exist today and need nothing but the files that were read."""
-    sources = diagnosis.trace.sources
+    sources = [source for source in diagnosis.trace.sources if source.format != COPY]
     # A canonical trace names the files it was made from too; they may be gone, so it stands for them.
     paths = [s.path for s in [s for s in sources if s.format.startswith("canonical")] or sources]
     if not paths or "stdin" in paths:
