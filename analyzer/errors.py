@@ -7,6 +7,10 @@ FaultproxyError
 `-- RuleError           a rule file is wrong: file, line, and what is allowed (exit 3 outside `rules test`)
 """
 
+from __future__ import annotations
+
+from collections.abc import Collection
+
 
 class FaultproxyError(Exception):
     """Base of all errors raised on purpose; the message says what was got, what is allowed, and what to do next."""
@@ -14,6 +18,15 @@ class FaultproxyError(Exception):
 
 class InputError(FaultproxyError):
     """The user's input cannot be used."""
+
+
+def no_such(kind: str, name: str, known: Collection[str], where: str) -> InputError:
+    """The error for a name that nothing has: the nearest names, and `where` all are (a command, or the names)."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, known, 3, 0.4)
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    return InputError(f"{name!r} is no {kind}{hint} ({where}, {len(known)} in all)")
 
 
 class UnreadableError(InputError):

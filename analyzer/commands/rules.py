@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from faultproxy.analyzer.commands import count
-from faultproxy.analyzer.errors import InputError, RuleError
+from faultproxy.analyzer.errors import InputError, RuleError, no_such
 
 if TYPE_CHECKING:
     from faultproxy.analyzer.catalogue import Rule
@@ -145,11 +145,7 @@ def _named(rule_ids: Sequence[str]) -> list[Rule]:
     held = {rule.id: rule for rule in catalogue()}
     for rule_id in rule_ids:
         if rule_id not in held:
-            from difflib import get_close_matches
-
-            near = get_close_matches(rule_id, held, 3, 0.4)
-            hint = f"; did you mean {' or '.join(near)}?" if near else ""
-            raise InputError(f"{rule_id!r} is no rule{hint} (`faultproxy rules list` shows all {len(held)})")
+            raise no_such("rule", rule_id, held, "`faultproxy rules list`")
     return [held[rule_id] for rule_id in rule_ids] or list(held.values())
 
 

@@ -1,0 +1,1 @@
+"""Runs a small model through a real training loop, healthy or with one known fault, and records everything."""
