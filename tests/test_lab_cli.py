@@ -65,8 +65,8 @@ def test_list_names_every_program_and_every_fault(faultproxy: Callable[..., Call
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["no-such-program"], "no program 'no-such-program'"),
-        ([PROGRAM, "--fault", "no_such_fault"], "no fault 'no_such_fault'"),
+        (["no-such-program"], "'no-such-program' is no program"),
+        ([PROGRAM, "--fault", "no_such_fault"], "'no_such_fault' is no fault"),
         (
             [PROGRAM, "--fault", "fp16_gradient_underflow", "--onset", "90", "--steps", "20"],
             "allowed is a step from 1 to 20",

@@ -103,7 +103,7 @@ class Walk:
     made: ClassVar[list[str]] = []
     broken = ""
 
-    def __init__(self, program, seed, recorder):
+    def __init__(self, program, seed, recorder, device):
         self.rng, self.level, self.gain, self.step_number = np.random.default_rng(seed), 1.0, 1.0, 0
         self.recorder, self.name = recorder, program.name
         Walk.made.append(recorder.run)

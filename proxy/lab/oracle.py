@@ -160,9 +160,13 @@ def _gradients(case: Case) -> list[str]:
 
 def _nonfinite_gradient(case: Case) -> Found:
     found = case.nonfinite([*_gradients(case), "critic_grad_norm"], _T["nonfinite_s"])
-    # A dynamic loss scale steps down over a few skipped updates and goes on: that is its work.
-    if case.has("skipped_steps") and case.end("skipped_steps")[0] == 0:
-        return None
+    # A dynamic loss scale steps down over skipped updates and goes on, with an odd one when it tries to grow: its work.
+    if found is not None and case.has("skipped_steps"):
+        skipped = case.pair("skipped_steps")[0] > 0
+        after = skipped[int(np.argmax(skipped)) :]
+        resumed = after[int(np.argmin(after)) :]
+        if not resumed[0] and resumed.mean() <= _T["nonfinite_s"]:
+            return None
     return found
 
 
@@ -240,7 +244,9 @@ def _worse(case: Case) -> bool:
 
 def _entropy(case: Case, least: float, sign: int) -> Found:
     """Of policies only; a supervised model, or one that has stopped to learn, merely keeps the entropy it had."""
-    away = case.has("reward") and sign * (case.end("entropy")[0] - case.before("entropy")) > 0
+    if not (case.has("reward") and case.has("entropy")):
+        return None
+    away = sign * (case.end("entropy")[0] - case.before("entropy")) > 0
     return case.ratio("entropy", least, sign) if away else None
 
 
