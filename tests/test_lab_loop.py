@@ -92,6 +92,26 @@ def test_every_optimiser_and_format_moves_the_weights(optimiser: str, compute: s
     assert torch.equal(held, precision.round_to(loop.trainer.masters[0].detach(), compute))
 
 
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo", "sft"])
+@pytest.mark.parametrize("compute", ["bf16", "fp16"])
+def test_a_device_that_has_the_format_computes_in_it(
+    algorithm: str, compute: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The path of cuda and npu, on a CPU that really computes in the type: masters stay float32."""
+    monkeypatch.setattr(Engine, "emulated", False)
+    program = TINY.changed(
+        algorithm=algorithm, trainer_compute=compute, rollout_compute="bf16", rollout_weights="fp8", loss_scale=256.0
+    )
+    recorder = Recorder(None, "test", {})
+    loop = Loop(program, 0, recorder, curvature=False)
+    before = [m.detach().clone() for m in loop.trainer.masters]
+    loop.run(2)
+    assert {p.dtype for p in loop.trainer.parameters} == {precision.DTYPES[compute]}
+    assert {m.dtype for m in loop.trainer.masters} == {torch.float32}
+    assert any(not torch.equal(a, b) for a, b in zip(before, loop.trainer.masters, strict=True))
+    assert {row[13] for row in values(recorder)} == {"finite"}
+
+
 def test_ranks_and_accumulation_do_not_change_the_gradient() -> None:
     """With equal chunks the mean of chunk means is the mean: only the order of additions differs."""
     norms = []
@@ -147,7 +167,7 @@ def test_the_scaler_halves_on_overflow_and_doubles_after_a_window() -> None:
 
 
 def test_an_overflow_skips_the_step_and_lowers_the_scale() -> None:
-    loop = Loop(TINY.changed(trainer_compute="fp16", loss_scale=2.0**40), 0, None)
+    loop = Loop(TINY.changed(algorithm="sft", trainer_compute="fp16", loss_scale=2.0**40), 0, None)
     before = [m.detach().clone() for m in loop.trainer.masters]
     loop.step()
     assert all(torch.equal(a, b) for a, b in zip(before, loop.trainer.masters, strict=True))

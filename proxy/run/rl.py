@@ -196,7 +196,7 @@ def describe(loop: Loop, batch: Batch, trainer: Seen, rolled: Seen) -> None:
     if loop.recorder is None:
         return
     lengths, groups, inside = mask.sum(1).float(), rewards.view(-1, batch.group), batch.advantages[mask]
-    spread = groups.std(1) if batch.group > 1 else torch.zeros(len(groups))
+    spread = groups.std(1) if batch.group > 1 else rewards.new_zeros(len(groups))
     row |= {
         "reward": rewards.mean(), "reward:max": rewards.max(), "reward:min": rewards.min(), "reward_std": spread.mean(),
         "zero_std_frac": (spread < 1e-6).float().mean(), "advantage": inside.mean(), "advantage:max": inside.max(),
