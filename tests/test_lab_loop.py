@@ -64,6 +64,26 @@ def test_a_restored_loop_goes_on_bit_for_bit(algorithm: str, compute: str) -> No
     assert [row for row in values(whole) if row[3] > 3] == values(forked)
 
 
+@pytest.mark.parametrize("optimiser", ["adamw", "muon"])
+def test_a_run_resumes_from_a_checkpoint_on_disk(tmp_path: Path, optimiser: str) -> None:
+    program = TINY.changed(optimiser=optimiser, trainer_compute="fp16", staleness=1)
+    whole = Recorder(None, "test", {})
+    loop = Loop(program, 0, whole)
+    loop.run(3)
+    loop.checkpoint(tmp_path / "at-3.pt")
+    loop.run(5)
+    resumed = Recorder(None, "test", {})
+    again = Loop(program, 0, resumed)
+    again.resume(tmp_path / "at-3.pt")
+    again.run(5)
+    assert [row for row in values(whole) if row[3] > 3] == values(resumed)
+    with pytest.raises(InputError, match="is of tiny, seed 0; this run is tiny, seed 1"):
+        Loop(program, 1, None).resume(tmp_path / "at-3.pt")
+    (tmp_path / "other.pt").write_bytes(b"text")
+    with pytest.raises(InputError, match="no checkpoint of the lab"):
+        again.resume(tmp_path / "other.pt")
+
+
 @pytest.mark.parametrize("algorithm", [*RL_ALGORITHMS, *SUPERVISED])
 def test_every_algorithm_runs_and_records_finite_numbers(algorithm: str) -> None:
     found = rows(TINY.changed(algorithm=algorithm), 0, 4)

@@ -11,11 +11,15 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from faultproxy.analyzer.errors import InputError
+from faultproxy.analyzer.files import atomic_path
 from faultproxy.analyzer.record import Recorder
 from faultproxy.analyzer.record.curvature import top_eigenvalue
 from faultproxy.analyzer.record.probe import Seen, UpdateMeter, gradient_stats, moments
@@ -308,6 +312,24 @@ class Loop:
             generator.set_state(saved)
         self.curvature_state = copy.deepcopy(state["curvature"])
         self.step_number, self.lr, self.start_norm = state["step"], state["lr"], state["start_norm"]
+
+    def checkpoint(self, path: str | Path) -> None:
+        """Write a snapshot to a file, whole or not at all."""
+        with atomic_path(path, force=True) as temporary:
+            torch.save({"program": self.program.name, "seed": self.seed, **self.snapshot()}, temporary)
+
+    def resume(self, path: str | Path) -> None:
+        """Go on from a checkpoint of the same program and seed. Raises InputError for any other file; unpickles no code."""
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+            told = (state["program"], state["seed"])
+        except (OSError, RuntimeError, LookupError, TypeError, ValueError, UnpicklingError) as error:
+            raise InputError(f"{path}: no checkpoint of the lab ({error}); make one with Loop.checkpoint") from error
+        if told != (self.program.name, self.seed):
+            raise InputError(
+                f"{path}: is of {told[0]}, seed {told[1]}; this run is {self.program.name}, seed {self.seed}"
+            )
+        self.restore(state)
 
 
 def clip(masters: list[Any], limit: float) -> None:
