@@ -56,7 +56,7 @@ def log(path: str, seed: int, **changes: Callable[[int], float]) -> str:
 def test_list_names_every_program_and_every_fault(faultproxy: Callable[..., Called]) -> None:
     for flags, known in ((), programs.programs()), (("--faults",), inject.faults()):
         code, out, _ = faultproxy("list", *flags)
-        assert code == 0 and [line.split()[0] for line in out.splitlines()] == [entry.name for entry in known]
+        assert code == 0 and [line.split()[0] for line in out.splitlines()][1:] == [entry.name for entry in known]
         written = json.loads(faultproxy("list", *flags, "--json")[1])
         assert [row["name"] for row in written] == [entry.name for entry in known]
 
@@ -71,7 +71,7 @@ def test_list_names_every_program_and_every_fault(faultproxy: Callable[..., Call
             [PROGRAM, "--fault", "fp16_gradient_underflow", "--onset", "90", "--steps", "20"],
             "allowed is a step from 1 to 20",
         ),
-        ([PROGRAM, "--fault", "critic_broken"], "programs that have it are"),
+        ([PROGRAM, "--fault", "critic_broken"], "programs that fit are"),
         ([PROGRAM, "-o", "run.csv"], "allowed are NAME.parquet and NAME.trace"),
         ([PROGRAM, "-o", "there.trace"], "exists already"),
         ([PROGRAM, "--severity", "7"], "not in the range"),
@@ -166,5 +166,5 @@ def test_a_line_without_values_and_a_constant_are_drawn() -> None:
     run = {"empty": np.full(4, np.nan), "constant": np.ones(4), "gap": np.array([0.0, np.nan, 1.0, -np.inf])}
     drawn = show.text(run, None, {}).splitlines()
     assert [line.split("  ")[1] for line in drawn[1:]] == ["   ", chr(0x2585) * 4, "\u2581 \u2588!"] or len(drawn) == 4
-    assert show.fork(run, run) == 1
+    assert show.fork(run, run) is None and show.fork(run, {"other": np.ones(4)}) == 1
     assert show.html("t", run, None, {}, None, ["note"]).count("<figure>") == 3

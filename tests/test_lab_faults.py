@@ -163,7 +163,7 @@ def test_a_fault_draws_from_its_own_generator() -> None:
 
 
 def test_a_fault_that_does_not_fit_says_what_it_needs() -> None:
-    with pytest.raises(InputError, match="it needs dp"):
+    with pytest.raises(InputError, match="it lacks dp"):
         inject(fake_loop(ranks=1), fault("rank_nan"), 0)
     with pytest.raises(InputError, match="allowed are 0"):
         inject(fake_loop(), fault("rank_nan"), 3)

@@ -329,3 +329,28 @@ def test_hooks_record_any_torch_loop_and_the_trainer() -> None:
     routed = {"router_entropy", "moe_load_cv", "moe_max_vio", "moe_dead_frac", "expert_load"}
     assert seen == {(name, at) for name in dense for at in range(3)} | {(name, at) for name in routed for at in (1, 2)}
     assert all(len(column.values) == 2 for column in trace.detail.columns.values())
+
+
+def test_a_bad_value_is_refused_with_its_name_and_costs_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "run.arrows"
+    with Recorder(path, "job") as recorder:
+        recorder.log(1, {"loss": 1.0})
+        for bad in ("text", [1], 10**400):
+            with pytest.raises(InputError, match="job: loss at step 2: .*a value is one number"):
+                recorder.log(2, {"loss": bad})  # type: ignore[dict-item]
+        with pytest.raises(InputError, match="act_max at step 2"):
+            recorder.log_layers(2, {"act_norm": [1.0, 2.0], "act_max": [1.0, "x"]})  # type: ignore[dict-item]
+        with pytest.raises(InputError, match="give a number a layer"):
+            recorder.log_layers(2, {"act_norm": 1.0})  # type: ignore[dict-item]
+        with pytest.raises(InputError, match="whole numbers"):
+            recorder.log(2.5, {"loss": 1.0})  # type: ignore[arg-type]
+        with pytest.raises(InputError, match="axis"):
+            recorder.log(2, {"loss": 1.0}, axis="nowhere")
+        recorder.log(3, {"loss": 3.0})
+    kept = recorder.table().to_pylist()
+    assert [(row["step"], row["signal"]) for row in kept] == [
+        (1, "loss"),
+        (2, "act_norm"),
+        (2, "act_norm"),
+        (3, "loss"),
+    ]

@@ -55,10 +55,16 @@ def list_(faults: bool, as_json: bool) -> None:
 
         click.echo(orjson.dumps([asdict(entry) for entry in chosen], option=orjson.OPT_INDENT_2).decode())
         return
-    rows = [_fault(entry) for entry in chosen] if faults else [_program(entry) for entry in chosen]
+    heads = _FAULT_HEADS if faults else _PROGRAM_HEADS
+    rows = [heads, *(_fault(entry) if faults else _program(entry) for entry in chosen)]
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     for row in rows:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+_PROGRAM_HEADS = ("program", "task", "algorithm", "optimiser", "family", "depth", "feed-forward")
+#: A need with a minus is one that the program must not have.
+_FAULT_HEADS = ("fault", "factor", "cause", "kind", "needs", "what it is")
 
 
 def _program(program: Program) -> tuple[str, ...]:
@@ -76,21 +82,21 @@ def _program(program: Program) -> tuple[str, ...]:
 
 
 def _fault(fault: FaultSpec) -> tuple[str, ...]:
-    return (fault.name, fault.factor, fault.cause, fault.kind, fault.title)
+    return (fault.name, fault.factor, fault.cause, fault.kind, ", ".join(fault.needs) or "any program", fault.title)
 
 
 @lab.command()
 @click.argument("program_name", metavar="PROGRAM")
 @click.option("--fault", "fault_name", metavar="NAME", help="Inject this fault (see `lab list --faults`).")
-@click.option("--severity", type=click.IntRange(0, 2), default=2, show_default=True, help="0 is mild, 2 is strong.")
-@click.option("--onset", type=click.IntRange(1), default=12, show_default=True, help="First step with the fault.")
+@click.option("--severity", type=click.IntRange(0, 2), help="Of the fault: 0 is mild, 2 strong (the default).")
+@click.option("--onset", type=click.IntRange(1), help="First step with the fault; 12 by default.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of data and sampling.")
 @click.option("--steps", type=click.IntRange(1), help="Steps to run; the program's own number by default.")
 @click.option("--device", default="cpu", show_default=True, help="cpu, cuda, or npu; corpus runs are all on the CPU.")
 @click.option("--output", "-o", metavar="OUT", help="Keep the run as NAME.trace (a folder) or NAME.parquet.")
 @click.option("--force", is_flag=True, help="Overwrite OUT when it exists.")
 def run(
-    program_name: str, fault_name: str | None, severity: int, onset: int, seed: int, steps: int | None,
+    program_name: str, fault_name: str | None, severity: int | None, onset: int | None, seed: int, steps: int | None,
     device: str, output: str | None, force: bool,
 ) -> None:  # fmt: skip
     """Run PROGRAM, with a fault or healthy, and show it.
@@ -111,6 +117,11 @@ def run(
     from faultproxy.proxy.lab.corpus import simulate
     from faultproxy.proxy.run import inject
 
+    if fault_name is None and (severity, onset) != (None, None):
+        raise InputError(
+            "--severity and --onset are of a fault; pass --fault NAME too (`faultproxy lab list --faults`)"
+        )
+    severity, onset = 2 if severity is None else severity, onset or 12
     program = programs.program(program_name)
     fault = inject.fault(fault_name) if fault_name else None
     steps = steps or program.steps
@@ -152,14 +163,16 @@ def _check(program: Program, fault: FaultSpec, onset: int, steps: int) -> None:
     if not fault.fits(program):
         fitting = [other.name for other in programs.programs() if fault.fits(other)]
         raise InputError(
-            f"{fault.name} does not fit {program.name}: it needs {', '.join(fault.needs)}; programs that have it are "
-            f"{', '.join(fitting[:8])}{', ...' if len(fitting) > 8 else ''}"
+            f"{fault.name} does not fit {program.name}: it lacks {', '.join(fault.lacking(program))}; programs that fit are "
+            f"{', '.join(fitting)}"
         )
     if onset > steps:
         raise InputError(f"got onset {onset}; allowed is a step from 1 to {steps}; choose one, or pass more --steps")
 
 
 def _check_target(output: str, force: bool) -> None:
+    if not Path(output).absolute().parent.is_dir():
+        raise InputError(f"{output}: its folder does not exist; make it first")
     if Path(output).suffix not in (".parquet", ".trace"):
         raise InputError(f"{output}: got no known form; allowed are NAME.parquet and NAME.trace; choose one")
     if os.path.lexists(output) and not force:
@@ -169,6 +182,7 @@ def _check_target(output: str, force: bool) -> None:
 def _write(trace: Trace, output: str, force: bool) -> None:
     from faultproxy.analyzer.canonical import write_file, write_folder
 
+    trace.sources.clear()  # no log lies behind it: the trace itself is what evidence cites
     written = (write_file if output.endswith(".parquet") else write_folder)(trace, output, force)
     click.echo(f"{output}: run {trace.run}, {count(written.values, 'value')}", err=True)
 
@@ -290,6 +304,16 @@ def show(trace: str, against: tuple[str, ...], page: str | None, everything: boo
     if healthy:
         twin = healthy[0]
         onset = shown.fork(run, twin)
+        if onset is None:
+            raise InputError(
+                f"{trace} and {against[0]} record the same numbers; compare a faulty run with a healthy one"
+            )
+        if onset == 1:
+            click.echo(f"{against[0]}: no twin, it differs from the first step on; z compares levels", err=True)
+        if len(healthy) < 3:
+            click.echo(
+                f"{count(len(healthy), 'healthy run')}: z is coarse; give two more seeds with --against", err=True
+            )
         found = effect.effects(run, twin, healthy, onset)
     if page is not None:
         notes = [f"{trace} against {', '.join(against)}, from step {onset} on" if against else trace]

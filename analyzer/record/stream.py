@@ -10,7 +10,8 @@ starts of a run (each start has its own; a folder of them is one run).
 from __future__ import annotations
 
 import atexit
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import repeat
 from math import isfinite, isnan
 from pathlib import Path
@@ -67,6 +68,7 @@ class Recorder:
                     "that exists (run-0.arrows, run-1.arrows): choose another name"
                 ) from error
             self._writer = pa.ipc.new_stream(self._file, self._schema.with_metadata({RUN_KEY: text}))
+            self._writer.write_batch(self._batch())  # an empty one: pyarrow holds the header back until the first
             self._file.flush()
             atexit.register(self.close)
 
@@ -92,12 +94,13 @@ class Recorder:
         """Add numbers of one step by signal; None is not logged. `reward:max` is signal `reward`, stat `max`."""
         self._begin(step, axis)
         place = (axis, rank, layer, expert, module, role, stat, label)
-        for signal, value in values.items():
-            if value is not None:
+        given = {signal: value for signal, value in values.items() if value is not None}
+        numbers = self._numbers(step, given, given.values())
+        with self._row(step):
+            for signal, number in zip(given, numbers, strict=True):
                 key = self._keys.get((signal, place))
                 self._ids.append(self._new(signal, place) if key is None else key)
-                self._values.append(float(value))
-        self._end(step)
+                self._values.append(number)
 
     def log_layers(
         self,
@@ -108,21 +111,23 @@ class Recorder:
     ) -> None:
         """Add a number a layer by signal: a sequence in the order of `layers` (default 0, 1, ...), or a dict by layer."""
         self._begin(step, axis)
-        for signal, found in values.items():
-            if isinstance(found, Mapping):
-                self._extend(signal, axis, tuple(found), found.values())
-            else:
-                self._extend(signal, axis, tuple(range(len(found)) if layers is None else layers), found)
-        self._end(step)
+        with self._row(step):
+            for signal, found in values.items():
+                if isinstance(found, Mapping):
+                    self._extend(signal, axis, tuple(found), found.values())
+                elif isinstance(found, Collection):
+                    self._extend(signal, axis, tuple(range(len(found)) if layers is None else layers), found)
+                else:
+                    raise InputError(f"{self.run}: {signal} at step {step}: got {found!r}; give a number a layer")
 
     def log_experts(
         self, step: int, signal: str, values: Mapping[int, Sequence[float | None]], axis: str = "train"
     ) -> None:
         """Add a number an expert by layer; each sequence is in the order of the experts 0, 1, ..."""
         self._begin(step, axis)
-        for layer, found in values.items():
-            self._extend(signal, axis, layer, found)
-        self._end(step)
+        with self._row(step):
+            for layer, found in values.items():
+                self._extend(signal, axis, layer, found)
 
     def event(self, kind: str, text: str, step: int | None = None) -> None:
         """Add what is said once (an overflow, a traceback) and flush: it may be the last thing said."""
@@ -165,6 +170,8 @@ class Recorder:
 
     def _begin(self, step: int, axis: str) -> None:
         """Open a step; one that drops is a restart and opens a segment, but evaluation may lag."""
+        if not hasattr(step, "__index__"):
+            raise InputError(f"{self.run}: got step {step!r}; steps are whole numbers; log the trainer's own")
         if step == self._step or (axis == "eval" and 0 <= step < self._step):
             return
         if not 0 <= step < _MAX_STEP:
@@ -177,8 +184,13 @@ class Recorder:
         self._step = step
         self._held += 1
 
-    def _end(self, step: int) -> None:
-        self._steps.extend(repeat(step, len(self._ids) - len(self._steps)))
+    @contextmanager
+    def _row(self, step: int) -> Iterator[None]:
+        """Give every value that was taken its step, also where a later one is refused."""
+        try:
+            yield
+        finally:
+            self._steps.extend(repeat(step, len(self._ids) - len(self._steps)))
 
     def _extend(self, signal: str, axis: str, layers: tuple[int, ...] | int, values: Collection[float | None]) -> None:
         """Add a signal over several layers, or over all experts of one layer."""
@@ -191,11 +203,21 @@ class Recorder:
                     f"{signal}: got {len(values)} values for {len(ids)} layers; give None where there is none"
                 )
             self._series[signal, axis, layers, len(values)] = ids
-        given = [value for value in values if value is not None]
+        given = self._numbers(self._step, signal, [value for value in values if value is not None])
         if len(given) < len(ids):
             ids = [key for key, value in zip(ids, values, strict=True) if value is not None]
         self._ids += ids
-        self._values += map(float, given)
+        self._values += given
+
+    def _numbers(self, step: int, names: object, values: Collection[Any]) -> list[float]:
+        """All as floats, or an InputError before any of them is held: a bad value must not cost the rest of the run."""
+        try:
+            return [float(value) for value in values]
+        except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+            told = ", ".join(names) if isinstance(names, dict) else names
+            raise InputError(
+                f"{self.run}: {told} at step {step}: {error}; a value is one number; log text with `event`, leave out the rest"
+            ) from error
 
     def _new(self, signal: str, place: Place) -> int:
         """The number of a key; one with an axis or index that the schema cannot hold is an InputError."""

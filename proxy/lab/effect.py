@@ -202,9 +202,10 @@ def _scale(healthy: Array) -> Array:
 
 def _spread(values: Array, noise: Array) -> Array:
     """Spread of [runs, signals] between runs; see the head of this file."""
-    n = np.maximum(np.isfinite(values).sum(0), 2)
+    count = np.isfinite(values).sum(0)
+    n = np.maximum(count, 2)
     deviation = np.abs(values - _median(values, 0))
-    mean = np.nansum(values, 0) / n
+    mean = np.nansum(values, 0) / np.maximum(count, 1)
     std = np.sqrt(np.nansum((values - mean) ** 2, 0) / (n - 1))
     floors = [1.4826 * _median(deviation, 0), std / 2, noise, np.full_like(noise, FLOOR)]
     return np.asarray((1 + 2 / (n - 1)) * np.maximum.reduce(floors))

@@ -126,7 +126,7 @@ def export(trace: Trace, format: str, level: int) -> str:
     chosen = FORMATS[format]
     if kind(trace) not in chosen.kinds:
         raise InputError(
-            f"{trace.run}: a {kind(trace)} run has no {format} log; it fits {', '.join(formats_for(trace))}"
+            f"{trace.run}: a run of kind {kind(trace)} has no {format} log; it fits {', '.join(formats_for(trace))}"
         )
     if trace.table is not None:
         raise InputError(f"{trace.run}: too large to export: its layers are still on disk; export a shorter run")

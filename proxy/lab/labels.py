@@ -65,7 +65,7 @@ def summary(folder: Path) -> dict[str, Any]:
     """manifest.json of a corpus."""
     path = folder / store.SUMMARY
     if not path.is_file():
-        raise InputError(f"{folder}: no corpus ({store.SUMMARY} is missing); run `faultproxy lab generate` first")
+        raise store.no_corpus(folder, store.SUMMARY)
     found: dict[str, Any] = json.loads(path.read_text())
     return found
 

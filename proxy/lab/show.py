@@ -22,12 +22,13 @@ _WIDE, _HIGH = 340, 110
 _DECADES = 50.0
 
 
-def fork(run: Series, twin: Series) -> int:
-    """First step at which the two differ in what they recorded (but the wall time); 1 for runs that share nothing."""
+def fork(run: Series, twin: Series) -> int | None:
+    """First step at which the two differ in what they recorded (but the wall time); None where nothing does, 1 for runs
+    that share no signal."""
     shared = [name for name in run if name in twin and not name.startswith("step_time")]
     pairs = [(run[name], twin[name]) for name in shared]
     apart = [np.flatnonzero(~np.isclose(a[: len(b)], b[: len(a)], rtol=1e-12, equal_nan=True)) for a, b in pairs]
-    return min((int(steps[0]) + 1 for steps in apart if len(steps)), default=1)
+    return min((int(steps[0]) + 1 for steps in apart if len(steps)), default=None if shared else 1)
 
 
 def order(run: Series, effects: Mapping[str, float]) -> list[str]:

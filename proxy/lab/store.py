@@ -149,11 +149,17 @@ def manifest(folder: Path) -> list[dict[str, Any]]:
 
     path = folder / MANIFEST
     if not path.is_file():
-        raise InputError(f"{folder}: no corpus ({MANIFEST} is missing); run `faultproxy lab generate` first")
+        raise no_corpus(folder, MANIFEST)
     rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
     for row in rows:
         row["effect"] = json.loads(row["effect"] or "{}")
     return rows
+
+
+def no_corpus(folder: Path, missing: str) -> InputError:
+    """The error for a folder that is not there, is a file, or holds no finished corpus."""
+    what = f"{missing} is missing in it" if folder.is_dir() else "is a file" if folder.exists() else "does not exist"
+    return InputError(f"{folder}: no corpus ({what}); `faultproxy lab generate --out {folder}` makes one, in hours")
 
 
 #: Names beside the programs' files.

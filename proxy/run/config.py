@@ -145,8 +145,16 @@ class FaultSpec:
 
     def fits(self, program: Program) -> bool:
         """True where the program has all that the fault needs; a need that starts with `-` must be missing."""
+        return not self.lacking(program)
+
+    def lacking(self, program: Program) -> list[str]:
+        """The needs that the program does not meet, `no X` for one that must be missing."""
         tags = program.tags
-        return all((need[1:] not in tags) if need.startswith("-") else need in tags for need in self.needs)
+        return [
+            f"no {need[1:]}" if need.startswith("-") else need
+            for need in self.needs
+            if (need[1:] in tags if need.startswith("-") else need not in tags)
+        ]
 
 
 @dataclass

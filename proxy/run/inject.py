@@ -57,12 +57,8 @@ def inject(loop: Loop, fault: FaultSpec, severity: int) -> None:
     if not 0 <= severity < len(fault.levels):
         raise InputError(f"{fault.name}: severity {severity}; allowed are 0 (mild) to {len(fault.levels) - 1} (strong)")
     if not fault.fits(loop.program):
-        missing = ", ".join(need for need in fault.needs if not _holds(need, loop.program.tags))
+        missing = ", ".join(fault.lacking(loop.program))
         raise InputError(
-            f"{fault.name} does not fit {loop.program.name}: it needs {missing}; choose a program that has it"
+            f"{fault.name} does not fit {loop.program.name}: it lacks {missing}; choose a program that fits"
         )
     mechanisms()[fault.mechanism](loop, **fault.levels[severity])
-
-
-def _holds(need: str, tags: frozenset[str]) -> bool:
-    return (need[1:] not in tags) if need.startswith("-") else need in tags
