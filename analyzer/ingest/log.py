@@ -108,7 +108,9 @@ class Log:
                 if column is None:
                     continue
             if column.key.whole_model:
-                if len(column.values) > row and (column.values[row] is not None or row in column.states):
+                # The same number again (the epoch on an evaluation's row) loses nothing.
+                held = column.cell(row) if len(column.values) > row else None
+                if held is not None and held[:2] != cell[:2]:
                     self._duplicates += 1
                 if self._pads(row - len(column.values)):
                     column.put(row, cell)
