@@ -240,7 +240,9 @@ def test_a_skipped_fp16_step_leaves_megatron_without_loss_and_norm() -> None:
 def test_formats_that_do_not_fit_are_refused_with_those_that_do() -> None:
     assert formats_for(make("critic")) == ["verl-console", "verl-jsonl"]
     assert formats_for(make("preference")) == ["trl", "trainer-state", "ms-swift"]
-    with pytest.raises(InputError, match="a run of kind preference has no megatron log; it fits trl, trainer-state, ms-swift"):
+    with pytest.raises(
+        InputError, match="a run of kind preference has no megatron log; it fits trl, trainer-state, ms-swift"
+    ):
         export(make("preference"), "megatron", 1)
     with pytest.raises(InputError, match="no export as 'wandb' at level 1; formats are verl-console, .*levels 1 to 4"):
         export(make("rl"), "wandb", 1)

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from faultproxy.analyzer.errors import InputError
 from faultproxy.proxy.lab.programs import program, programs
-from faultproxy.proxy.run.config import BOS, EOS, FIRST_SYMBOL, PAD, SEP
+from faultproxy.proxy.run.config import BOS, EOS, FIRST_SYMBOL, PAD, SEP, VARIED
 from faultproxy.proxy.run.items import Items
 from faultproxy.proxy.run.tasks import TASKS, make_task
 
@@ -197,3 +197,12 @@ def test_a_program_is_consistent(one: object) -> None:
 def test_no_two_programs_train_the_same_model_on_the_same_task() -> None:
     seen = Counter((one.task, str(sorted(one.task_args.items())), one.model) for one in programs())
     assert max(seen.values()) == 1
+
+
+def test_tasks_called_varied_are_those_whose_answers_differ_in_length() -> None:
+    found = set()
+    for one in programs():
+        items = make_task(one.task, **one.task_args).sample(64, torch.Generator().manual_seed(0))
+        if len({int(length) for length in (items.answers != PAD).sum(1)}) > 1:
+            found.add(one.task)
+    assert found == VARIED

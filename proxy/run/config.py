@@ -16,6 +16,8 @@ FAMILIES = ("qwen3_moe", "mixtral", "deepseek_v3", "olmoe", "qwen3", "llama")
 RL_ALGORITHMS = ("grpo", "dapo", "dr_grpo", "gspo", "rloo", "ppo")
 SUPERVISED = ("pretrain", "sft", "classify", "dpo")
 OPTIMISERS = ("adamw", "sgd", "muon")
+#: Tasks whose right answers differ in length.
+VARIED = frozenset({"add", "below", "brackets", "copy", "count_up", "dedupe", "repeat", "subtract", "successor"})
 #: Number formats of weights and activations. fp8 is e4m3 with a scale a block of 32 values.
 FORMATS = ("fp32", "bf16", "fp16", "fp8")
 
@@ -110,7 +112,7 @@ class Program:
         holds = {
             "rl": self.rl, "supervised": not self.rl, "moe": model.experts > 0, "dense": model.experts == 0,
             "kl": self.beta > 0, "critic": self.algorithm == "ppo", "dp": self.ranks > 1, "replay": self.replay,
-            "stale": self.staleness > 0, "deep": model.layers >= 8, "groups": model.groups > 1, "top1": model.experts > 0 and model.top_k == 1,
+            "stale": self.staleness > 0, "deep": model.layers >= 8, "varied": self.task in VARIED, "groups": model.groups > 1, "top1": model.experts > 0 and model.top_k == 1,
             "shared": model.family == "deepseek_v3" and model.shared_experts > 0,
             "fp16": self.trainer_compute == "fp16", "bf16": self.trainer_compute == "bf16", "aux": self.aux_coef > 0,
             "epochs": self.epochs * self.minibatches > 1,
