@@ -209,6 +209,21 @@ def test_a_checkpoint_folder_is_loaded_as_it_was_saved(tmp_path: Path) -> None:
         models.build(ModelSpec(path=str(tmp_path)), 20, 16, 0)
 
 
+def test_a_loop_trains_a_checkpoint_whose_shape_only_its_folder_tells(tmp_path: Path) -> None:
+    models.build(MOE, 64, 32, 3).save_pretrained(tmp_path)
+    found = rows(TINY.changed(path=str(tmp_path), aux_coef=0.01), 0, 4)
+    assert len({row[6] for row in found if row[9] == "expert_load"}) == MOE.experts
+    assert {row[13] for row in found} == {"finite"}
+
+
+def test_nothing_of_a_step_is_kept_for_the_next() -> None:
+    """Router logits with their graph: of critics and preference pairs, whose loss has no balancing term, none."""
+    for algorithm in ("ppo", "dpo"):
+        loop = Loop(TINY.changed(algorithm=algorithm), 0, None)
+        loop.run(2)
+        assert all(engine.routed is None for engine in (loop.trainer, loop.critic) if engine is not None)
+
+
 def test_the_cache_gives_the_same_logits_as_the_whole_sequence() -> None:
     engine = Engine(MOE, 20, 16, 0)
     prompts = torch.randint(4, 20, (4, 5), generator=torch.Generator().manual_seed(0))

@@ -214,7 +214,7 @@ def test_compare_pairs_the_same_response_tokens() -> None:
     handle.remove()
     assert changed["topk_overlap"][1] < 0.7 and changed["act_norm_ratio"][0] == pytest.approx(1, abs=1e-4)
     chosen = torch.cat(trained.indices[2]).view(5, P + R, 2)
-    stats, loads = probe.routing_stats(trained, 8)
+    stats, loads = probe.routing_stats(trained)
     assert loads[2] == pytest.approx(torch.bincount(chosen.flatten(), minlength=8).div(chosen.numel()).tolist())
     assert set(stats["router_entropy"]) == {1, 2} and all(
         0 < value <= 2.08 for value in stats["router_entropy"].values()

@@ -115,7 +115,7 @@ class TorchRecorder:
         if seen.hidden:
             self._layers.append(activation_stats(seen))
         if seen.logits:
-            stats, self._loads = routing_stats(seen, next(iter(seen.logits.values()))[0].shape[-1])
+            stats, self._loads = routing_stats(seen)
             self._layers.append(stats)
 
     def before_step(self) -> None:

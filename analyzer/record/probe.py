@@ -106,7 +106,7 @@ def activation_stats(seen: Seen) -> dict[str, list[float]]:
     return found
 
 
-def routing_stats(seen: Seen, experts: int) -> tuple[ByLayer, dict[int, list[float]]]:
+def routing_stats(seen: Seen) -> tuple[ByLayer, dict[int, list[float]]]:
     """Statistics of the routers by layer, and the load of every expert; layers without a router are not in them.
 
     router_entropy: mean over tokens of the entropy of softmax(logits), nats. The load is an expert's share of the N * K
@@ -117,6 +117,7 @@ def routing_stats(seen: Seen, experts: int) -> tuple[ByLayer, dict[int, list[flo
     if not layers:
         return {}, {}
     logits = torch.stack([torch.cat(seen.logits[layer]) for layer in layers]).float()  # [L, N, E]
+    experts = logits.shape[-1]
     log_p = logits.log_softmax(-1)
     entropy = -torch.xlogy(log_p.exp(), log_p.exp()).sum(-1).mean(-1)
     indices = torch.stack([torch.cat(seen.indices[layer]) for layer in layers]).flatten(1).long()  # [L, N * K]

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from faultproxy.analyzer.errors import InputError
+from faultproxy.analyzer.errors import InputError, no_such
 from faultproxy.proxy.lab import design, effect, labels, store
 from faultproxy.proxy.lab.design import Run
 from faultproxy.proxy.lab.effect import EFFECT
@@ -122,9 +122,9 @@ def generate(
     this process. A larger size later adds runs to the same programs. Labels everything at the end.
     """
     every, faults = catalogues()
-    unknown = sorted(set(programs) - set(every))
-    if unknown:
-        raise InputError(f"unknown program {', '.join(unknown)}; allowed are {', '.join(every)}")
+    for name in programs:
+        if name not in every:
+            raise no_such("program", name, every, "`faultproxy lab list`")
     quota = design.quota_for(size, every, faults)
     runs = design.plan(every, faults, quota)
     folder.mkdir(parents=True, exist_ok=True)

@@ -176,7 +176,6 @@ class Batch:
     logp_ref: Tensor | None = None
     values: Tensor | None = None
     returns: Tensor | None = None
-    entropy: Tensor | None = None
     #: Experts the rollout chose, by layer: [B, P + R - 1, K]; filled where the program replays them.
     routes: dict[int, Tensor] | None = None
 

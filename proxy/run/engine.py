@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ from transformers import DynamicCache
 from faultproxy.analyzer.record.probe import Probe
 from faultproxy.proxy.run import models
 from faultproxy.proxy.run.config import EOS, PAD, ModelSpec
-from faultproxy.proxy.run.losses import token_logps
+from faultproxy.proxy.run.losses import load_balancing_loss, token_logps
 from faultproxy.proxy.run.precision import DTYPES, emulate, round_to
 
 
@@ -55,8 +55,9 @@ class Engine:
         self.probe = Probe(self.layers, self.routers)
         #: Experts to use instead of the router's own choice, by layer: [B, T, K]; see `replay`.
         self.routes: dict[int, Tensor] | None = None
-        #: Router logits of the forwards since it was last emptied, with their gradient.
-        self.routed: list[Tensor] = []
+        #: Router logits of the forwards since it was emptied, with their gradient; None keeps none. See `balance_loss`.
+        self.routed: list[Tensor] | None = None
+        self.top_k = max((int(cast("Any", router).top_k) for router in self.routers.values()), default=0)
         for number, router in self.routers.items():
             router.register_forward_hook(self._replayed(number))
 
@@ -148,11 +149,16 @@ class Engine:
             token = chosen.unsqueeze(1)
         return torch.stack(tokens, 1), torch.stack(masks, 1), torch.stack(logps, 1)
 
+    def balance_loss(self) -> Tensor | float:
+        """The router loss of the forwards since `routed` was emptied, which it ends; 0 where there is no router."""
+        routed, self.routed = self.routed, None
+        return load_balancing_loss(routed, self.top_k) if routed else 0.0
+
     def _replayed(self, number: int) -> Any:
         """A router hook that forces the recorded experts and weighs them by this engine's own scores."""
 
         def hook(router: Any, inputs: Any, output: tuple[Tensor, Tensor, Tensor]) -> Any:
-            if torch.is_grad_enabled():
+            if self.routed is not None:
                 self.routed.append(output[0])
             if self.routes is None or number not in self.routes:
                 return None
@@ -160,11 +166,7 @@ class Engine:
             chosen = self.routes[number].flatten(0, 1)
             if len(chosen) != len(own):  # another batch than the recorded one
                 return None
-            sigmoid = hasattr(router, "e_score_correction_bias")
-            scores = logits.float().sigmoid() if sigmoid else logits.float().softmax(-1)
-            picked = scores.gather(1, chosen)
-            if getattr(router, "norm_topk_prob", True):
-                picked = picked / (picked.sum(-1, keepdim=True) + 1e-20)
-            return logits, (picked * getattr(router, "routed_scaling_factor", 1.0)).to(weights), chosen
+            scores = models.router_scores(router, logits)
+            return logits, models.gate_weights(router, scores, chosen).to(weights), chosen
 
         return hook

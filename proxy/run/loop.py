@@ -191,8 +191,7 @@ class Loop:
         return taken if scale == 1.0 else torch._foreach_mul(taken, 1.0 / scale)
 
     def _rank(self, rank: int, loss: Tensor, gradients: Tensors) -> None:
-        norm = torch.stack(torch._foreach_norm(gradients)).norm()
-        self.ranks.append((rank, loss, norm))
+        self.ranks.append((rank, loss, joint_norm(gradients)))
 
     def _update(self) -> None:
         """Overflow check, clipping, optimiser step, and what they tell."""
@@ -218,9 +217,8 @@ class Loop:
         for function in self.points["stepped"]:
             function(self)
         self.trainer.refresh()
-        for (
-            master
-        ) in masters:  # the model's own weights where it computes in float32: the next backward would add to it
+        # In float32 masters are the model's own weights: the next backward would add to these.
+        for master in masters:
             master.grad = None
         if recorded:
             ratios, self.row["params_norm"] = self.meter.after()
@@ -332,13 +330,19 @@ class Loop:
         self.restore(state)
 
 
-def clip(masters: list[Any], limit: float) -> None:
-    """Scale gradients so that their joint norm is at most `limit`; 0 switches it off. A non-finite norm poisons them all,
-    as torch's own clip_grad_norm_ does."""
+def joint_norm(tensors: Tensors) -> Tensor:
+    """The norm of all tensors as one vector."""
+    return torch.stack(torch._foreach_norm(tensors)).norm()
+
+
+def clip(masters: list[Any], limit: float) -> Tensor:
+    """Scale gradients so that their joint norm is at most `limit`; 0 switches it off. Returns the norm before. One that is
+    not finite poisons them all, as torch's own clip_grad_norm_ does."""
     gradients = [m.grad for m in masters if m.grad is not None]
-    if limit > 0 and gradients:
-        norm = torch.stack(torch._foreach_norm(gradients)).norm()
+    norm = joint_norm(gradients)
+    if limit > 0:
         torch._foreach_mul_(gradients, torch.clamp(limit / (norm + 1e-6), max=1.0))
+    return norm
 
 
 def numbers(row: dict[str, Any]) -> dict[str, float]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from faultproxy.analyzer.errors import InputError
 from faultproxy.proxy.run.config import BOS, EOS, FAMILIES, PAD, ModelSpec
@@ -88,6 +88,20 @@ def routers(layers: nn.ModuleList) -> dict[int, nn.Module]:
             if type(module).__name__.lower().endswith("topkrouter"):
                 found[number] = module
     return found
+
+
+def router_scores(router: Any, logits: Tensor) -> Tensor:
+    """[N, E] what the family makes of logits: sigmoid where the router has a selection bias (DeepSeek), else softmax."""
+    return logits.float().sigmoid() if hasattr(router, "e_score_correction_bias") else logits.float().softmax(-1)
+
+
+def gate_weights(router: Any, scores: Tensor, chosen: Tensor) -> Tensor:
+    """[N, K] weights of the chosen experts, renormalised and scaled as the family does."""
+    weights = scores.gather(1, chosen)
+    if getattr(router, "norm_topk_prob", True):
+        weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
+    scaled: Tensor = weights * getattr(router, "routed_scaling_factor", 1.0)
+    return scaled
 
 
 def experts(layers: nn.ModuleList) -> dict[int, nn.Module]:

@@ -137,7 +137,7 @@ def routes_of(batch: Batch, rows: Tensor | slice) -> dict[int, Tensor] | None:
 def loss_of(loop: Loop, batch: Batch, rows: Tensor, tokens: Tensor | None = None) -> Tensor:
     """The policy loss of some rows of the batch; `tokens` divides token means (None: those of the rows, nothing recorded)."""
     program, trainer = loop.program, loop.trainer
-    trainer.routes, trainer.routed = routes_of(batch, rows), []
+    trainer.routes, trainer.routed = routes_of(batch, rows), [] if program.aux_coef else None
     logits = trainer.answer_logits(batch.prompts[rows], batch.responses[rows]) / program.temperature
     trainer.routes = None
     mask, logp = batch.mask[rows], losses.token_logps(logits, batch.responses[rows])
@@ -153,8 +153,8 @@ def loss_of(loop: Loop, batch: Batch, rows: Tensor, tokens: Tensor | None = None
         entropy=losses.entropy_of(logits, mask) if program.entropy_coef else None, entropy_coef=program.entropy_coef,
         importance=weights, tokens=mask.sum() if tokens is None else tokens,
     )  # fmt: skip
-    if program.aux_coef and trainer.routed:
-        loss = loss + program.aux_coef * losses.load_balancing_loss(trainer.routed, program.model.top_k)
+    if program.aux_coef:
+        loss = loss + program.aux_coef * trainer.balance_loss()
     if tokens is not None:
         for name in ("kl_old", "clip_frac", "kl_ref"):
             if name in stats:
@@ -182,8 +182,7 @@ def learn_value(loop: Loop, batch: Batch, rows: Tensor) -> None:
     gradients = torch.autograd.grad(loss, loop.critic.parameters, allow_unused=True)
     for master, gradient in zip(loop.critic.masters, gradients, strict=True):
         master.grad = gradient
-    norm = torch.stack(torch._foreach_norm([g for g in gradients if g is not None])).norm()
-    clip(loop.critic.masters, loop.program.clip_grad)
+    norm = clip(loop.critic.masters, loop.program.clip_grad)
     loop.critic_optimiser.step()
     loop.critic.refresh()
     loop.critic_row = {"value_loss": loss.detach(), "grad_norm": norm}
@@ -216,10 +215,10 @@ def inner(loop: Loop, seen: Seen) -> None:
     bad = loop.layers["nonfinite_act_frac"]
     loop.row["nonfinite_act_frac"] = sum(bad.values()) / len(bad)
     if seen.logits:
-        by_layer, loop.loads = routing_stats(seen, loop.program.model.experts)
+        by_layer, loop.loads = routing_stats(seen)
         loop.layers |= by_layer
         logits = [torch.cat(parts) for parts in seen.logits.values()]
-        loop.row["aux_loss"] = losses.load_balancing_loss(logits, loop.program.model.top_k)
+        loop.row["aux_loss"] = losses.load_balancing_loss(logits, loop.trainer.top_k)
 
 
 @torch.no_grad()

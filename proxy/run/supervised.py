@@ -43,11 +43,11 @@ def _likelihood(loop: Loop, items: Items) -> Loss:
     program = loop.program
 
     def loss(rows: Tensor, record: bool) -> Tensor:
-        loop.trainer.routed = []
+        loop.trainer.routed = [] if program.aux_coef else None
         logits = loop.trainer.answer_logits(items.prompts[rows], items.answers[rows])
         value, stats = losses.sft_loss(logits, items.answers[rows], mask[rows])
-        if program.aux_coef and loop.trainer.routed:
-            value = value + program.aux_coef * losses.load_balancing_loss(loop.trainer.routed, program.model.top_k)
+        if program.aux_coef:
+            value = value + program.aux_coef * loop.trainer.balance_loss()
         if record:
             loop.mean("accuracy", stats["accuracy"])
             loop.mean("entropy", losses.entropy_of(logits.detach(), mask[rows]).sum() / mask[rows].sum())

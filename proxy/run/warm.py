@@ -33,8 +33,11 @@ def warm_weights(program: Program, task: Task) -> list[Tensor]:
 
     The key holds all that decides them, torch's version and CPU kernels included, since bits depend on both.
     """
-    fields = {"model": program.model, "task": (program.task, sorted(program.task_args.items())), "version": VERSION, "torch": torch.__version__,
+    fields: dict[str, Any] = {"model": program.model, "task": (program.task, sorted(program.task_args.items())), "version": VERSION, "torch": torch.__version__,
               "cpu": torch.backends.cpu.get_cpu_capability(), "warm": (program.warmup_target, program.warmup_steps, program.warmup_lr, program.warmup_batch, program.warmup_noise)}  # fmt: skip
+    if program.model.path is not None:  # another checkpoint under the same name has other bits
+        files = sorted(Path(program.model.path).iterdir())
+        fields["files"] = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     path = cache_folder() / f"{program.name}-{hashlib.sha256(repr(fields).encode()).hexdigest()[:16]}.pt"
     if path.is_file():
         kept: list[Tensor] = torch.load(path, weights_only=True)

@@ -22,6 +22,7 @@ from faultproxy.proxy.run.mechanisms.common import (
     rounded,
     spread,
 )
+from faultproxy.proxy.run.models import gate_weights, router_scores
 
 if TYPE_CHECKING:
     from faultproxy.proxy.run.loop import Loop
@@ -29,24 +30,16 @@ if TYPE_CHECKING:
 Routed = tuple[Tensor, Tensor, Tensor]
 
 
-def scores_of(router: Any, logits: Tensor) -> Tensor:
-    """[N, E] what the family makes of logits: sigmoid where the router carries a correction bias (DeepSeek), else softmax."""
-    return logits.float().sigmoid() if hasattr(router, "e_score_correction_bias") else logits.float().softmax(-1)
-
-
 def route(router: Any, logits: Tensor) -> Routed:
     """The router's decision for other logits, by its family's own rule (groups and bias of DeepSeek-V3 included)."""
-    scores = choice = scores_of(router, logits)
+    scores = choice = router_scores(router, logits)
     if hasattr(router, "e_score_correction_bias"):
         grouped = (scores + router.e_score_correction_bias).view(len(scores), router.num_group, -1)
         best = grouped.topk(min(2, grouped.shape[-1]), -1)[0].sum(-1).topk(router.topk_group, -1)[1]
         allowed = torch.zeros_like(grouped[..., 0]).scatter_(1, best, 1.0).bool()
         choice = grouped.masked_fill(~allowed[..., None], -torch.inf).flatten(-2)
     indices = choice.topk(router.top_k, -1)[1]
-    weights = scores.gather(1, indices)
-    if getattr(router, "norm_topk_prob", True):
-        weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
-    return logits, weights * getattr(router, "routed_scaling_factor", 1.0), indices
+    return logits, gate_weights(router, scores, indices), indices
 
 
 def change_routing(loop: Loop, engine: str, share: float, change: Callable[..., Routed]) -> None:
@@ -108,7 +101,7 @@ def gates_unnormalised(loop: Loop, *, amount: float, share: float = 1.0, engine:
     """Weights of the chosen experts are not renormalised where they should be, and the other way round."""
 
     def skip(router: Any, _: Tensor, routed: Routed) -> Routed:
-        raw = scores_of(router, routed[0]).gather(1, routed[2])
+        raw = router_scores(router, routed[0]).gather(1, routed[2])
         wrong = raw if getattr(router, "norm_topk_prob", True) else raw / raw.sum(-1, keepdim=True)
         return routed[0], torch.lerp(routed[1], wrong.to(routed[1]), amount), routed[2]
 
