@@ -214,6 +214,10 @@ def test_a_loop_trains_a_checkpoint_whose_shape_only_its_folder_tells(tmp_path: 
     found = rows(TINY.changed(path=str(tmp_path), aux_coef=0.01), 0, 4)
     assert len({row[6] for row in found if row[9] == "expert_load"}) == MOE.experts
     assert {row[13] for row in found} == {"finite"}
+    config = tmp_path / "config.json"
+    config.write_text(config.read_text().replace('"tie_word_embeddings": false', '"tie_word_embeddings": true'))
+    with pytest.raises(InputError, match="use grpo, not ppo"):
+        Loop(TINY.changed(path=str(tmp_path), algorithm="ppo"), 0, None)
 
 
 def test_nothing_of_a_step_is_kept_for_the_next() -> None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
+from faultproxy.analyzer.errors import InputError
 from faultproxy.analyzer.record.probe import Probe
 from faultproxy.proxy.run import models
 from faultproxy.proxy.run.config import EOS, PAD, ModelSpec
@@ -34,6 +35,10 @@ class Engine:
         self.weights_format, self.compute = weights, compute
         model = models.build(spec, vocab, positions, seed)
         if critic:
+            if model.config.tie_word_embeddings:
+                raise InputError(
+                    f"{spec.path}: its head is its embedding, which a critic cannot take; use grpo, not ppo"
+                )
             model.lm_head = nn.Linear(model.lm_head.in_features, 1, bias=False)
             nn.init.zeros_(model.lm_head.weight)
         self.real = compute in ("bf16", "fp16") and not (self.emulated and self.device.type == "cpu")
