@@ -332,7 +332,8 @@ class Loop:
 
 def joint_norm(tensors: Tensors) -> Tensor:
     """The norm of all tensors as one vector."""
-    return torch.stack(torch._foreach_norm(tensors)).norm()
+    norm: Tensor = torch.stack(torch._foreach_norm(tensors)).norm()
+    return norm
 
 
 def clip(masters: list[Any], limit: float) -> Tensor:
