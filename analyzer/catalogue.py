@@ -58,6 +58,7 @@ class Rule:
     param_notes: dict[str, dict[str, Any]]
     votes: dict[str, float]
     causes: dict[str, float]
+    why: dict[str, str]
     text: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -101,6 +102,7 @@ def _rule(family: str, name: str, toml: str, sql: str) -> Rule:
             param_notes=params,
             votes=data.get("votes", {}),
             causes=data.get("causes", {}),
+            why=data.get("why", {}),
             text=data["text"],
         )
     except KeyError as error:

@@ -20,10 +20,11 @@ from typing import Any
 import click
 import pytest
 
-from faultproxy.analyzer import catalogue, ingest, vocabulary
+from faultproxy.analyzer import catalogue, ingest, rulecases, vocabulary
 from faultproxy.analyzer.cli import analyze, faultproxy
 from faultproxy.analyzer.diagnose import fuse
 from faultproxy.analyzer.engine import Finding, Outcome
+from faultproxy.analyzer.report.article import page
 from faultproxy.analyzer.trace import ABSENT, NAN, Column, Key, Source, Trace
 
 ROOT = Path(__file__).parent.parent
@@ -133,6 +134,15 @@ def test_the_help_of_every_command_is_in_docs_cli() -> None:
 
 
 # -- the README -------------------------------------------------------------------------------------------------------
+def test_the_catalogue_page_is_every_rule_as_it_is() -> None:
+    """One article a rule; its example is what the rule says of the first case that states its text."""
+    examples: dict[str, str] = {}
+    for case in rulecases.all_cases():
+        if case.verdict == "fires" and "text" in case.body:
+            examples.setdefault(case.rule.id, case.body["text"])
+    _current(ROOT / "docs" / "catalogue.md", page(catalogue.catalogue(), examples))
+
+
 def test_the_readme_runs_the_sample_and_the_tests_in_one_command_each() -> None:
     for marker in ("main", "test"):
         assert _block(README, marker).count("\n") == 1

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from textwrap import fill
 from typing import TYPE_CHECKING
 
 import click
@@ -14,9 +12,6 @@ from faultproxy.analyzer.errors import InputError, RuleError, no_such
 
 if TYPE_CHECKING:
     from faultproxy.analyzer.catalogue import Rule
-
-#: A placeholder of a rule's text with its format, `{observed:.3g}`; an explanation shows its name alone.
-_PLACE = re.compile(r"\{(\w+)[^}]*\}")
 
 
 @click.group()
@@ -72,7 +67,9 @@ def explain(rule_id: str) -> None:
     Example:
       faultproxy rules explain numerics/zero-gradient
     """
-    click.echo(_article(_named([rule_id])[0]))
+    from faultproxy.analyzer.report.article import article
+
+    click.echo(article(_named([rule_id])[0]))
 
 
 @rules.command()
@@ -147,31 +144,3 @@ def _named(rule_ids: Sequence[str]) -> list[Rule]:
         if rule_id not in held:
             raise no_such("rule", rule_id, held, "`faultproxy rules list`")
     return [held[rule_id] for rule_id in rule_ids] or list(held.values())
-
-
-def _article(rule: Rule) -> str:
-    """The rule as a short article."""
-    text = rule.text
-    about = f"{rule.id}  ({rule.failure_type or ' or '.join(rule.supports) or rule.role}, {rule.severity}, {rule.status}, version {rule.version})"
-    reads = ", ".join(rule.columns) + (f"; one of {', '.join(rule.any_of)}" if rule.any_of else "")
-    reads += f"; if there: {', '.join(rule.optional)}" if rule.optional else ""
-    reads += f"; events: {', '.join(rule.kinds)}" if rule.kinds else ""
-    parts = [
-        about,
-        rule.title,
-        "What it says.  " + _PLACE.sub(r"<\1>", text["summary"]),
-        f"Why that is bad.  {text['means']}",
-        f"What it is not.  {text['not_this']}",
-        f"What to do.  {text['next_step']}",
-        f"Reads.  {reads.removeprefix('; ')} (view {rule.view}, at least {rule.min_rows} row{'s' * (rule.min_rows > 1)})",
-    ]
-    if rule.params:
-        notes = (
-            f"  {name} = {note['value']:g} {note['unit']}: {note['why']}" for name, note in rule.param_notes.items()
-        )
-        parts.append("\n".join(("Parameters.", *(fill(note, 96, subsequent_indent="    ") for note in notes))))
-    for name, weights in (("Votes for the factor.", rule.votes), ("Causes.", rule.causes)):
-        if weights:
-            parts.append(f"{name}  " + ", ".join(f"{key} {value:g}" for key, value in weights.items()))
-    parts.append("Sources.  " + "; ".join(text["sources"]))
-    return "\n\n".join(part if "\n" in part else fill(part, 96) for part in parts)
