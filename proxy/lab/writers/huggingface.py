@@ -14,7 +14,7 @@ TRL = {
     "length_mean": "completions/mean_length", "length_min": "completions/min_length", "length_max": "completions/max_length",
     "truncated_frac": "completions/clipped_ratio", "reward_mean": "reward", "reward_std": "reward_std",
     "zero_std_frac": "frac_reward_zero_std", "mismatch_logp_abs": "sampling/sampling_logp_difference/mean",
-    "mismatch_is_mean": "sampling/importance_sampling_ratio/mean", "aux_loss": "aux_loss", "kl": "kl", "entropy": "entropy",
+    "aux_loss": "aux_loss", "kl": "kl", "entropy": "entropy",
     "clip_frac": "clip_ratio/region_mean", "clip_frac_lower": "clip_ratio/low_mean", "step_time": "step_time",
     "reward_chosen": "rewards/chosen", "reward_rejected": "rewards/rejected", "reward_accuracy": "rewards/accuracies",
     "reward_margin": "rewards/margins", "accuracy": "mean_token_accuracy",
@@ -22,7 +22,7 @@ TRL = {
 #: ms-swift's GRPO is TRL's with verl's correction metrics in place of TRL's own.
 SWIFT = {key: name for key, name in TRL.items() if not name.startswith("sampling/")} | {
     "mismatch_kl": "rollout_correction/kl", "mismatch_k3": "rollout_correction/k3_kl",
-    "mismatch_ppl_gap": "rollout_correction/ppl_ratio", "mismatch_is_mean": "rollout_correction/is_weight_mean",
+    "mismatch_ppl_gap": "rollout_correction/ppl_ratio",
 }  # fmt: skip
 SWIFT_SFT = HF | {"accuracy": "token_acc"}
 _SWIFT_MEGATRON = HF | {"aux_loss": "load_balancing_loss"}
