@@ -12,9 +12,12 @@ import re
 import sys
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from faultproxy.analyzer.errors import InputError, UnreadableError
+from faultproxy.analyzer.ingest import facts
 from faultproxy.analyzer.ingest import formats as _formats
+from faultproxy.analyzer.ingest.facts.neighbours import is_setting
 from faultproxy.analyzer.ingest.interface import FileFormat, LineFormat
 from faultproxy.analyzer.ingest.log import Log
 from faultproxy.analyzer.ingest.merge import merge
@@ -22,12 +25,15 @@ from faultproxy.analyzer.ingest.source import File, natural, walk
 from faultproxy.analyzer.ingest.text import read_text
 from faultproxy.analyzer.trace import Source, Trace
 
+if TYPE_CHECKING:
+    from faultproxy.analyzer.ingest.facts.found import Found
+
 __all__ = ["read"]
 
 #: Suffixes of files a folder may hold that are never a trace; skipped without a word.
 _NOT_TRACES = {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".npy", ".npz", ".so", ".py", ".pyc", ".png", ".pdf", ".svg", ".md", ".yaml", ".yml", ".sh", ".model", ".toml", ".lock", ".cfg", ".ini", ".html", ".arrow", ".gif", ".jpg", ".ipynb", ".whl", ".zip", ".tar"}  # fmt: skip
 #: Files beside a checkpoint, a data set, or a set of labelled logs that carry no metrics.
-_NOT_METRICS = {"config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "special_tokens_map.json", "vocab.json", "added_tokens.json", "model.safetensors.index.json", "preprocessor_config.json", "all_results.json", "train_results.json", "eval_results.json", "adapter_config.json", "labels.jsonl", "merges.txt", "requirements.txt"}  # fmt: skip
+_NOT_METRICS = {"config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "special_tokens_map.json", "vocab.json", "added_tokens.json", "model.safetensors.index.json", "preprocessor_config.json", "all_results.json", "train_results.json", "eval_results.json", "adapter_config.json", "args.json", "ds_config.json", "labels.jsonl", "merges.txt", "requirements.txt"}  # fmt: skip
 #: Sub-folders that belong to the run of the folder that holds them.
 _PARTS = re.compile(
     r"^(?:checkpoint|ckpt|global_step|iter|rank|node|worker|logs?|tb|tensorboard|output|metrics|attempt|restart|stdout|stderr|torchelastic|default)?[_.-]?\d*$|^none_\w+$",
@@ -52,22 +58,37 @@ def _known() -> tuple[list[FileFormat], list[LineFormat]]:
     return sorted(files, key=lambda f: f.order), sorted(lines, key=lambda f: f.order)
 
 
-def read(paths: list[str]) -> list[Trace]:
+class _Run(NamedTuple):
+    """The files of one run and the folder it lies in (None: stdin); `alone` when one file was pointed at."""
+
+    name: str
+    files: list[File]
+    folder: Path | None
+    alone: bool = False
+
+
+def read(paths: list[str], model_config: str | None = None) -> list[Trace]:
     """Read every run that `paths` (files, folders, `-` for stdin) hold; several files given by name are runs of their own.
 
-    Raises InputError when nothing at all could be read; otherwise what could not be is named in the traces' warnings.
+    `model_config` is a `config.json` that describes the model of all of them. Raises InputError when nothing at all could
+    be read, or that is none; otherwise what could not be read is named in the traces' warnings.
     """
     traces: list[Trace] = []
     problems: list[str] = []
+    shape = facts.given(model_config) if model_config is not None else {}
     for name in paths:
         try:
-            runs = _runs(Path(name)) if name != "-" else [("stdin", [File(Path("stdin"), sys.stdin.buffer.read())])]
+            runs = (
+                _runs(Path(name))
+                if name != "-"
+                else [_Run("stdin", [File(Path("stdin"), sys.stdin.buffer.read())], None)]
+            )
         except InputError as error:
             problems.append(str(error))
             continue
-        for run, files in runs:
+        for run in runs:
             try:
-                traces.append(_read_run(run, files))
+                traces.append(_read_run(run, shape))
             except InputError as error:
                 problems.append(str(error))
     if not traces:
@@ -76,18 +97,18 @@ def read(paths: list[str]) -> list[Trace]:
     return traces
 
 
-def _runs(path: Path) -> list[tuple[str, list[File]]]:
+def _runs(path: Path) -> list[_Run]:
     try:
         if not path.exists():
             raise UnreadableError(f"{path}: no such file or folder")
     except (OSError, ValueError) as error:  # a folder above without rights, a name longer than the system allows
         raise UnreadableError(f"{path}: cannot be reached ({error}); check the path and its rights") from error
     if path.is_file():
-        return [(path.name, [File(path)])]
+        return [_Run(path.name, [File(path)], path.parent, alone=True)]
     if not path.is_dir():
         raise UnreadableError(f"{path}: neither a file nor a folder")
     if (path / "values.parquet").is_file():
-        return [(path.name, [File(path / "values.parquet")])]
+        return [_Run(path.name, [File(path / "values.parquet")], path)]
     own: list[Path] = []
     groups: dict[str, list[Path]] = {}
     for found in walk(path):
@@ -101,20 +122,22 @@ def _runs(path: Path) -> list[tuple[str, list[File]]]:
         else:
             groups.setdefault(inside[0], []).append(found)
     if own and not groups:
-        return [(path.name, [File(file) for file in own])]
+        return [_Run(path.name, [File(file) for file in own], path)]
     if not own and not groups:
         raise UnreadableError(
             f"{path}: the folder holds no file that could be a trace (looked for logs, JSON, CSV, Parquet)"
         )
-    runs = [(path.name, [File(file) for file in own])] if own else []
+    runs = [_Run(path.name, [File(file) for file in own], path)] if own else []
     return runs + [
-        (f"{path.name}/{name}", [File(file) for file in files])
+        _Run(f"{path.name}/{name}", [File(file) for file in files], path / name)
         for name, files in sorted(groups.items(), key=lambda g: natural(g[0]))
     ]
 
 
-def _read_run(name: str, files: list[File]) -> Trace:
+def _read_run(run: _Run, shape: facts.Given) -> Trace:
+    name, files = run.name, run.files
     logs: list[Log] = []
+    texts: list[File] = []
     problems: list[str] = []
     for file in files[:MAX_FILES]:
         try:
@@ -122,9 +145,11 @@ def _read_run(name: str, files: list[File]) -> Trace:
         except InputError as error:
             problems.append(str(error))
             continue
+        if not log.native:
+            texts.append(file)
         if log.source.rows or log.events:
             logs.append(log)
-        else:
+        elif not is_setting(file.name):
             problems.append(f"{file.path}: no metric row and no known event in it")
     for log, number in zip(logs, _numbers([log.source.path for log in logs]), strict=True):
         log.number = number
@@ -133,9 +158,16 @@ def _read_run(name: str, files: list[File]) -> Trace:
     if not logs:
         hint = "formats it reads: the logs of verl, TRL, Hugging Face, ms-swift, LLaMA-Factory, Megatron, MindSpeed, DeepSpeed, and CSV, JSON, JSON lines, Parquet with a step"
         raise UnreadableError("\n".join(problems) + f"\n{hint}; see docs/formats.md")
-    trace = merge(name, logs)
+    trace = merge(name, logs, _facts(run, logs, texts, shape))
     trace.warnings += problems
     return trace
+
+
+def _facts(run: _Run, logs: list[Log], texts: list[File], shape: facts.Given) -> Found | None:
+    """What is known of a run beside its metrics. A canonical trace brings its own facts: what lies beside it is not its."""
+    canonical = any(log.source.format.startswith("canonical") for log in logs)
+    folder = None if canonical else run.folder
+    return facts.gather(folder, [file.path for file in run.files], texts, run.alone, shape)
 
 
 def _numbers(paths: list[str]) -> list[int | None]:

@@ -11,12 +11,13 @@ Surprises handled here, once, for every format:
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from math import isfinite
 from typing import Any
 
 from faultproxy.analyzer.ingest.tokens import MAX_KEY, native
+from faultproxy.analyzer.ingest.unrecoverable import unrecoverable
 from faultproxy.analyzer.trace import BAD_STATES, FINITE, Cell, Column, Event, Frame, Key, Source
 from faultproxy.analyzer.vocabulary import Resolved, resolve
 
@@ -81,8 +82,19 @@ class Log:
         self._dropped_events = 0
 
     # -- rows -------------------------------------------------------------------------------------------------------
-    def row(self, step: int | None, cells: Iterable[tuple[str, Cell]], format: str, *, axis: str | None = None) -> None:
-        """Add one logged record. `step` None counts rows; `axis` "eval" moves every key to the eval axis."""
+    def row(
+        self,
+        step: int | None,
+        cells: Iterable[tuple[str, Cell]],
+        format: str,
+        *,
+        axis: str | None = None,
+        late: bool = False,
+    ) -> None:
+        """Add one logged record. `step` None counts rows; `axis` "eval" moves every key to the eval axis.
+
+        `late` says that the record belongs to a row already there (a critic that reports after the actor went on).
+        """
         pairs = list(cells)
         if not pairs:
             return
@@ -94,11 +106,11 @@ class Log:
         if not self._lead_set:
             self._lead_set, self.lead_rank = True, self.rank
         if self.rank != self.lead_rank:
-            self._detail_row(step if step is not None else (self.step or 0), pairs)
+            self.detail_row(step if step is not None else (self.step or 0), pairs)
             return
         if self._stride > 1 and axis != "eval" and self._skips(pairs):
             return
-        row = self._start(step, lagging=axis == "eval")
+        row = self._start(step, lagging=late or axis == "eval")
         self._cells += len(pairs)
         batch = {raw for raw, _ in pairs}
         for raw, cell in pairs:
@@ -197,6 +209,21 @@ class Log:
         self._cells //= 2
         self._segment_start = bisect_left(frame.segments, self._segment)
 
+    @contextmanager
+    def placed(self, line: int, rank: int | None) -> Iterator[None]:
+        """Whatever is added inside was said on an earlier line than the one being read, by the rank of that line."""
+        here = self.line, self.rank
+        self.line, self.rank = line, rank
+        try:
+            yield
+        finally:
+            self.line, self.rank = here
+
+    def has(self, step: int) -> bool:
+        """Whether the segment being read has a row of this step."""
+        row = bisect_left(self.frame.steps, step, self._segment_start)
+        return row < len(self.frame) and self.frame.steps[row] == step
+
     def restart(self) -> None:
         """Open a new segment before the next row (another run, or a restart the steps do not show)."""
         self._segment += 1 if self.frame.steps else 0
@@ -253,7 +280,8 @@ class Log:
         self._columns[raw if axis is None else f"{axis}:{raw}"] = column
         return column
 
-    def _detail_row(self, step: int, pairs: list[tuple[str, Cell]]) -> None:
+    def detail_row(self, step: int, pairs: list[tuple[str, Cell]]) -> None:
+        """Put values beside the rows, under the rank that speaks (none: they are of all ranks)."""
         for raw, cell in pairs:
             if len(raw) > MAX_KEY:
                 self._dropped_keys += 1
@@ -330,6 +358,7 @@ class Log:
             self.warnings.append(f"{self.source.path}: {self._dropped_events} further events were counted, not kept")
         if self.counted_steps and len(self.frame):
             self.warnings.append(f"{self.source.path}: its rows carry no step, so steps here count rows")
+        self.warnings += [f"{self.source.path}: {note}" for note in unrecoverable(self.frame, self.facts)]
         if self.source.truncated:
             self.warnings.append(f"{self.source.path}: not read to its end or cut off; judged on what was read")
 

@@ -8,10 +8,15 @@ Two that overlap otherwise, or follow each other, are restarts: the later is a n
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
+from faultproxy.analyzer.facts import fill
 from faultproxy.analyzer.ingest.log import Log
 from faultproxy.analyzer.trace import BAD_STATES, Cell, Column, Frame, Key, Source, Trace
 from faultproxy.analyzer.vocabulary import resolve
+
+if TYPE_CHECKING:
+    from faultproxy.analyzer.ingest.facts.found import Found
 
 #: Values printed with few digits still count as the same value.
 _RELATIVE = 2e-3
@@ -23,8 +28,11 @@ _BESIDE = 0.8
 JOINED = "+joined"
 
 
-def merge(name: str, logs: list[Log]) -> Trace:
-    """Build the trace of one run; logs come in file order (natural sort), which is the order of restarts."""
+def merge(name: str, logs: list[Log], found: Found | None = None) -> Trace:
+    """Build the trace of one run; logs come in file order (natural sort), which is the order of restarts.
+
+    `found` are facts from elsewhere than its metrics; what the metrics themselves say comes first.
+    """
     trace = Trace((logs[0].run if len(logs) == 1 else None) or name)
     trace.sources = _sources(logs)
     frames: list[Log] = []
@@ -57,9 +65,18 @@ def merge(name: str, logs: list[Log]) -> Trace:
     if frames:
         _ranks(trace, frames[0])
     trace.facts.setdefault("steps_are_rows", any(log.counted_steps for log in frames))
-    _objective(trace)
+    stated = found.facts() if found else {}
+    if found:
+        trace.warnings += found.warnings()
+    fill(trace.facts, {name: value for name, value in stated.items() if name != "algorithm"})
+    _objective(trace, stated.get("algorithm"))
+    if found:
+        from faultproxy.analyzer.ingest.facts import layers
+
+        layers.resolve(trace)
     trace.unrecognised = sorted({*_unrecognised(trace), *(key for log in logs for key in log.unrecognised or ())})
     _table(trace, logs, offsets)
+    _rename_objective(trace)
     return trace
 
 
@@ -255,24 +272,47 @@ def _ranks(trace: Trace, lead: Log) -> None:
                     whole.put(into, Cell(None, state, column.raws.get(row)))
 
 
-def _objective(trace: Trace) -> None:
-    """In an RL run the key `loss` is the policy objective: rename it, for no rule may judge its level."""
+def _objective(trace: Trace, stated: str | None = None) -> None:
+    """What kind of training it is: its metrics tell, and where they do not (or not which RL), its configuration."""
+    if "algorithm" in trace.facts:
+        return
     signals = {key.signal for key in trace.frame.columns}
-    rl = bool(signals & {"reward", "advantage", "kl_ref", "kl_old", "clip_frac", "zero_std_frac", "policy_loss"})
-    preference = bool(signals & {"reward_chosen", "reward_margin", "reward_accuracy"})
-    if preference:
-        trace.facts.setdefault("algorithm", "preference")
-    elif rl:
-        trace.facts.setdefault(
-            "algorithm",
-            "ppo" if any(k.role == "critic" and k.signal == "value_loss" for k in trace.frame.columns) else "rl",
+    kind = stated
+    if signals & {"reward_chosen", "reward_margin", "reward_accuracy"}:
+        kind = "preference"
+    elif signals & _RL and stated not in _OBJECTIVES:
+        critic = any(key.role == "critic" and key.signal == "value_loss" for key in trace.frame.columns)
+        kind = "ppo" if critic else "rl"
+    if kind is not None:
+        trace.facts["algorithm"] = kind
+
+
+#: Signals that only RL logs, and the kinds of training whose `loss` is the policy objective.
+_RL = {"reward", "advantage", "kl_ref", "kl_old", "clip_frac", "zero_std_frac", "policy_loss"}
+_OBJECTIVES = ("rl", "ppo")
+
+
+def _rename_objective(trace: Trace) -> None:
+    """In an RL run the key `loss` is the policy objective: rename it, for no rule may judge its level.
+
+    In the frame, in the detail, and in what stays on disk alike: a rank's loss must not be another signal than the run's.
+    """
+    signals = {key.signal for key in trace.frame.columns}
+    preference = signals & {"reward_chosen", "reward_margin", "reward_accuracy"}
+    if preference or not (signals & _RL or trace.facts.get("algorithm") in _OBJECTIVES):
+        return
+    if Key("policy_loss") in trace.frame.columns:
+        return
+    for frame in (trace.frame, trace.detail):
+        for key in [key for key in frame.columns if key[:5] == Key("loss")[:5]]:
+            column = frame.columns.pop(key)
+            column.key = key._replace(signal="policy_loss")
+            frame.columns[column.key] = column
+    if trace.table is not None:
+        trace.table = (
+            "SELECT * REPLACE (CASE WHEN signal = 'loss' THEN 'policy_loss' ELSE signal END AS signal) "
+            f"FROM ({trace.table})"
         )
-        key = Key("loss")
-        column = trace.frame.columns.get(key)
-        if column is not None and Key("policy_loss") not in trace.frame.columns:
-            del trace.frame.columns[key]
-            column.key = Key("policy_loss")
-            trace.frame.columns[column.key] = column
 
 
 def _unrecognised(trace: Trace) -> list[str]:
@@ -280,6 +320,6 @@ def _unrecognised(trace: Trace) -> list[str]:
         column.raw_key
         for frame in (trace.frame, trace.detail)
         for column in frame.columns.values()
-        if column.raw_key and not resolve(column.raw_key).known
+        if column.raw_key and not resolve(column.raw_key).listed
     }
     return sorted(keys)

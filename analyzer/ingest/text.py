@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from calendar import timegm
+from collections import deque
 
 from faultproxy.analyzer.ingest.interface import LineFormat
 from faultproxy.analyzer.ingest.log import Log
@@ -15,6 +16,12 @@ from faultproxy.analyzer.trace import Event
 _RAY = re.compile(r"^\((?P<actor>[\w.<>: ]+?) pid=\d+(?:, ip=[\w.:]+)?\) ?")
 _RANK = re.compile(r"^\[(?:rank|default)(?P<rank>\d{1,6})\]:? ?")
 _SRUN = re.compile(r"^\s{0,6}(?P<rank>\d{1,5}): (?=\s*(?:\[|iteration|step|Traceback|\w+Error))")
+#: pdsh, with which DeepSpeed starts its nodes: `worker-0: {'loss': ...`.
+_HOST = re.compile(
+    r"^(?P<host>\d{1,3}(?:\.\d{1,3}){3}|(?:node|gpu|host|worker|dgx|server|nid)[\w.-]{0,30}\d): (?=\s*(?:[\[{]|iteration|samples/sec|step|Traceback|\w+Error))"
+)
+#: Lines of other nodes among which a line of this one is looked for.
+_NODES = 64
 _RAY_REPEAT = re.compile(r"\s?\[repeated \d+x across cluster\].*$")
 #: A progress bar, `12/100 [00:31<...`: Hugging Face prints the step nowhere else.
 _BAR = re.compile(r"(?<![\d.])(\d{1,12})/(\d{1,12}) \[")
@@ -28,6 +35,7 @@ def read_text(file: File, log: Log, formats: list[LineFormat], patience: int | N
 
     With `patience` reading stops after that many lines when none of them was a row.
     """
+    log.memory["lines"] = file.lines  # a reader may look ahead
     for count, physical in enumerate(file.lines(), 1):
         if patience is not None and count > patience and not log.source.rows:
             log.source.truncated = True
@@ -47,19 +55,12 @@ def read_text(file: File, log: Log, formats: list[LineFormat], patience: int | N
 
 def _line(line: str, log: Log, formats: list[LineFormat]) -> None:
     line = plain(line)
-    log.rank = log.file_rank
-    if line[:1] == "(" and (ray := _RAY.match(line)):
-        line = line[ray.end() :]
-        if "[repeated" in line:
-            line = _RAY_REPEAT.sub("", line)
-    if line[:1] == "[" and (rank := _RANK.match(line)):
-        log.rank = int(rank["rank"])
-        line = line[rank.end() :]
-    elif line[:1].isdigit() or line[:1] == " ":
-        srun = _SRUN.match(line)
-        if srun:
-            log.rank = int(srun["rank"])
-            line = line[srun.end() :]
+    if ": " in line[:60] and (host := _HOST.match(line)):
+        line = line[host.end() :]
+        if _said_before(host["host"], line, log):
+            return
+    line, rank = unprefixed(line)
+    log.rank = log.file_rank if rank is None else rank
     if "[" in line:
         for bar in _BAR.finditer(line):
             log.bar = (int(bar[1]), int(bar[2]))
@@ -73,6 +74,33 @@ def _line(line: str, log: Log, formats: list[LineFormat]) -> None:
         if format.parse(line, log):
             break
     _tick(line, log, metric=log.source.rows > rows)
+
+
+def _said_before(host: str, line: str, log: Log) -> bool:
+    """Whether another node printed just this line: every node of a job prints the same metrics."""
+    lines: deque[tuple[str, str]] = log.memory.setdefault("nodes", deque(maxlen=_NODES))
+    if any(other == line and by != host for by, other in lines):
+        return True
+    lines.append((host, line))
+    return False
+
+
+def unprefixed(line: str) -> tuple[str, int | None]:
+    """The line without what a launcher put before it, and the rank that stood there."""
+    rank = None
+    if line[:1] == "(" and (ray := _RAY.match(line)):
+        line = line[ray.end() :]
+        if "[repeated" in line:
+            line = _RAY_REPEAT.sub("", line)
+    if line[:1] == "[" and (local := _RANK.match(line)):
+        rank = int(local["rank"])
+        line = line[local.end() :]
+    elif line[:1].isdigit() or line[:1] == " ":
+        srun = _SRUN.match(line)
+        if srun:
+            rank = int(srun["rank"])
+            line = line[srun.end() :]
+    return line, rank
 
 
 def _tick(line: str, log: Log, metric: bool) -> None:

@@ -1,6 +1,6 @@
 """One record over several lines, a pair a line: printed dicts, verl lines broken at ` - `, and metric blocks.
 
-Metric blocks are those of Hugging Face, NeMo-RL, OLMo-core, and Composer.
+Metric blocks are those of Hugging Face and Composer (NeMo-RL and OLMo-core have readers of their own).
 
     {                                  step:1                        ***** eval metrics *****
         'train/step': 0,                - actor/entropy:0.36           epoch     =    5.0
@@ -32,23 +32,23 @@ _SHAPES = {
         r"^\s*(?:- )?(?P<key>[A-Za-z_][\w.@-]{0,80}/[\w./@-]{1,200}):\s?(?P<token>\S{1,80})\s*(?:#.*)?$"
     ),
     "metrics-block": re.compile(r"^\s*(?P<key>[A-Za-z]\w{1,80})\s+=\s+(?P<token>\S{1,80})\s*$"),
-    "nemo-rl-console": re.compile(r"^\s*\u2022 (?P<key>[A-Z][\w ]{1,60}): (?P<token>[\w.+-]{1,40})\s*$"),
-    "olmo-console": re.compile(r"^\s+(?P<key>[A-Za-z][\w/ ().-]{1,80})=(?P<token>\S{1,40})\s*$"),
+    "metrics-block-tight": re.compile(r"^\s+(?P<key>[A-Za-z][\w/ ().-]{1,80})=(?P<token>\S{1,40})\s*$"),
     "composer-console": re.compile(r"^\s*(?:Train|Eval) (?P<key>[A-Za-z]\S{1,80}): (?P<token>\S{1,40})\s*$"),
 }
 #: A line that gives the step of the record below it.
 _STEP_ALONE = re.compile(
-    r"(?:^|\s)(?:step:(?P<verl>\d{1,15})|Step (?P<nemo>\d{1,15})/\d+.*|\[(?:step|batch)=(?P<olmo>\d[\d,]{0,17})/.*)\s*$"
+    r"(?:^|\s)(?:step:(?P<verl>\d{1,15})|Step (?P<count>\d{1,15})/\d+.*|\[(?:step|batch)=(?P<bracket>\d[\d,]{0,17})/.*)\s*$"
 )
 
 
 @dataclass(slots=True)
 class _Open:
-    """The record being collected: its shape, first and last line, and the pairs so far."""
+    """The record being collected: its shape, first and last line, rank, and the pairs so far."""
 
     shape: str
     first: int
     last: int
+    rank: int | None
     cells: dict[str, Cell] = field(default_factory=dict)
 
 
@@ -56,7 +56,7 @@ def _parse(line: str, log: Log) -> bool:
     alone = _STEP_ALONE.search(line)
     if alone:
         _finish(log)
-        log.memory["block_step"] = int((alone["verl"] or alone["nemo"] or alone["olmo"]).replace(",", ""))
+        log.memory["block_step"] = int((alone["verl"] or alone["count"] or alone["bracket"]).replace(",", ""))
         return False
     for shape, pattern in _SHAPES.items():
         found = pattern.match(line)
@@ -67,7 +67,7 @@ def _parse(line: str, log: Log) -> bool:
             _finish(log)
             held = None
         if held is None:
-            held = log.memory["block"] = _Open(shape, log.line, log.line)
+            held = log.memory["block"] = _Open(shape, log.line, log.line, log.rank)
         held.last = log.line
         cell = number(found["token"])
         if cell:
@@ -89,11 +89,8 @@ def _finish(log: Log) -> None:
         return
     own = step_from(held.cells)
     if held.cells:
-        line, log.line = log.line, held.first
-        add(held.cells, own if step is None else step, log, held.shape)
-        log.line = line
+        with log.placed(held.first, held.rank):
+            add(held.cells, own if step is None else step, log, held.shape)
 
 
-LINE = LineFormat(
-    "multi-line-record", ("'", '"', "/", "=", "step:", "Step ", "\u2022", ": "), _parse, order=40, finish=_finish
-)
+LINE = LineFormat("multi-line-record", ("'", '"', "/", "=", "step:", "Step ", ": "), _parse, order=40, finish=_finish)

@@ -7,7 +7,9 @@
     | WARNING: overflow detected, setting loss scale to: 0.0625                              (fairseq)
 
 Each becomes an `overflow` event whose value is the scale after it (null for bf16, where nothing is scaled).
-A handful at the start is the normal search of the dynamic scale; the rules decide, not this reader.
+A handful at the start is the normal search of the dynamic scale; the rules decide, not this reader. In DeepSpeed-Chat
+the step lines come from two engines with counters of their own: of those only the learning rate is taken, into the row
+that is being read.
 """
 
 from __future__ import annotations
@@ -56,6 +58,11 @@ def _parse(line: str, log: Log) -> bool:
     lr = number(found["lr"])
     if lr:
         cells.append(("lr", lr))
+    if "dschat" in log.memory:
+        if lr and log.step is not None and log.memory.get("dschat_lr") != log.step:
+            log.memory["dschat_lr"] = log.step  # the actor's engine speaks first, then the critic's
+            log.row(log.step, [("lr", lr)], "deepspeed-text")
+        return True
     log.row(int(found["step"]), cells, "deepspeed-text")
     return True
 

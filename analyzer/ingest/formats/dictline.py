@@ -1,9 +1,9 @@
-"""Printed dicts: Hugging Face Trainer and TRL (transformers 4 and 5), and dicts behind a step, as slime and OpenRLHF print.
+"""Printed dicts: Hugging Face Trainer, TRL, and ms-swift (transformers 4 and 5), and dicts behind any loop's own step.
 
     {'loss': 0.1, 'grad_norm': nan, 'epoch': 0.03}                        transformers 4
     {'loss': '0.6931', 'grad_norm': 'nan', 'epoch': '0.01'}               transformers 5 (quoted, 4 digits)
-    [2026-08-01 10:00:00] model.py:921 - step 12: {'train/loss': 0.01}    slime, miles
-    INFO ... Global step 7: {'policy_loss': 0.0123}                       OpenRLHF
+    {'loss': 0.41, 'global_step/max_steps': '12/100'}                     ms-swift
+    iteration 12: {'loss': 0.01}                                          anybody
 
 Hugging Face prints no step: the progress bar before the dict gives it where there is one, else rows are counted.
 With DeepSpeed the gradient norm -1.0 stands for a non-finite one, and a loss of 0.0 beside a bad norm is the NaN filter.
@@ -25,8 +25,11 @@ _PREFIX = re.compile(
 )
 _BARE = re.compile(r"""^\s*['"][\w/ .@-]{1,200}['"]\s*:""")
 _OPEN = re.compile(r"\{ ?['\"]")
-_STEP_KEYS = ("step", "global_step", "train/step", "rollout/step", "train/global_step", "current_steps")
+_STEP_KEYS = ("step", "Step", "global_step", "train/step", "rollout/step", "train/global_step", "current_steps")
 _SUMMARY = ("train_runtime", "train_samples_per_second")
+_SWIFT = re.compile(r"""['"]global_step/max_steps['"]: ['"](?P<step>\d{1,15})/(?P<total>\d{1,15})['"]""")
+#: Keys of TRL's own trainers (trl/trainer/grpo_trainer.py and kin); the dicts are the Trainer's.
+_TRL = ("completions/", "frac_reward_zero_std", "rewards/", "logps/", "mean_token_accuracy")
 
 
 def step_from(cells: dict[str, Cell]) -> int | None:
@@ -41,7 +44,7 @@ def step_from(cells: dict[str, Cell]) -> int | None:
 
 def add(cells: dict[str, Cell], step: int | None, log: Log, format: str, axis: str | None = None) -> bool:
     """Add one record; a run summary becomes the event `completed` instead of a row."""
-    if any(key in cells for key in _SUMMARY):
+    if any(key in cells for key in _SUMMARY) and "loss" not in cells:  # unsloth studio prints the clock in every row
         log.event("completed", "the trainer printed its run summary")
         return True
     for key, cell in cells.items():
@@ -100,6 +103,18 @@ def _parse(line: str, log: Log) -> bool:
     if not closed:
         log.memory["dict_open"] = log.line
     step = step_from(cells)
+    swift = _SWIFT.search(line) if "max_steps" in line else None
+    if swift:
+        log.fact("framework", "ms-swift")
+        log.fact("total_steps", int(swift["total"]))
+        step = int(swift["step"])
+    elif step is None and not closed and log.step is not None and log.facts.get("framework") == "ms-swift":
+        step = log.step + 1  # cut off before its step; the bar still shows the row before
+    # Whose dicts these are; which framework drives the trainer (LLaMA-Factory, a script) only its command tells.
+    if any(key.startswith(_TRL) for key in cells):
+        log.facts["trainer"] = "trl"
+    elif "epoch" in cells and len(cells) > 1:
+        log.fact("trainer", "hf")
     return add(cells, bar_step(log) if step is None else step, log, "hf-console")
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import orjson
 
+from faultproxy.analyzer.ingest.formats import fairseq
 from faultproxy.analyzer.ingest.formats.dictline import add, step_from
 from faultproxy.analyzer.ingest.interface import FileFormat, LineFormat
 from faultproxy.analyzer.ingest.log import MAX_KEYS, MAX_STEP, Log
@@ -44,6 +45,8 @@ _STEP_KEYS = (
     "update",
 )
 _CORE = {"loss", "grad_norm", "policy_loss"}
+#: What fairseq's records count their steps by (`--log-format json --log-file`); `update` there is a share of an epoch.
+_FAIRSEQ = {"num_updates", "train_num_updates", "valid_num_updates"}
 _BATCH = 4096
 _BATCH_CELLS = 1_000_000
 MAX_DEPTH = 4
@@ -78,6 +81,8 @@ def record(data: dict[str, Any], log: Log) -> bool:
         log.fact("framework", "verl")
         log.row(step, ((k, c) for k, v in flatten(inner) if (c := native(v))), "verl-jsonl")
         return bool(inner)
+    if "epoch" in data and not _FAIRSEQ.isdisjoint(data):
+        return fairseq.record({key: str(value) for key, value in data.items()}, log)
     format = "jsonl"
     step = None
     flat = dict(flatten(data))

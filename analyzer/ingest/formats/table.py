@@ -19,7 +19,7 @@ from faultproxy.analyzer.ingest.tokens import number
 from faultproxy.analyzer.trace import NONFINITE, Cell
 from faultproxy.analyzer.vocabulary import resolve
 
-_STEP = {
+STEP = {
     "step",
     "steps",
     "global_step",
@@ -35,6 +35,8 @@ _RULE = re.compile(r"^[\s|:+\-=]+$")
 #: Aligned columns, as notebooks print them.
 _SPACES = "  "
 _WIDE = re.compile(r"\s{2,}")
+#: Markdown: `**nan**`.
+_EMPHASIS = re.compile(r"[*_`]{1,3}([^*_`]{1,200})[*_`]{1,3}$")
 _LONG = ({"metric", "key", "name", "tag", "signal"}, {"value"})
 
 
@@ -49,27 +51,33 @@ def _header(text: str) -> tuple[str, list[str]] | None:
     lines = [line for line in text.split("\n")[:40] if line.strip() and not _RULE.match(line)]
     if len(lines) < 2 or (delimiter := _delimiter(lines[0])) is None:
         return None
-    names, first = _split(lines[0], delimiter), _split(lines[1], delimiter)
+    names, first = split(lines[0], delimiter), split(lines[1], delimiter)
     if len(names) < 2 or abs(len(names) - len(first)) > 1 or any(len(name) > 200 for name in names):
         return None
     if any(number(name) for name in names if name) or len({n for n in names if n}) < 2:
         return None
     low = {name.lower() for name in names}
-    known = any(resolve(name).known for name in names) or low & _STEP or (low & _LONG[0] and low & _LONG[1])
+    known = any(resolve(name).known for name in names) or low & STEP or (low & _LONG[0] and low & _LONG[1])
     if not known or not any(number(cell) for cell in first):
         return None
     return delimiter, names
 
 
-def _split(line: str, delimiter: str) -> list[str]:
+def split(line: str, delimiter: str) -> list[str]:
+    """The cells of one line, stripped; none where the line cannot be taken apart."""
     if delimiter == _SPACES:
         return _WIDE.split(line.strip())
     if delimiter == "|":
-        return [cell.strip() for cell in line.strip().strip("|").split("|")]
+        return [_plain(cell.strip()) for cell in line.strip().strip("|").split("|")]
     try:
         return [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter), [])]
     except csv.Error:  # a carriage return in the middle, a field of more than 128 KiB
         return []
+
+
+def _plain(token: str) -> str:
+    found = _EMPHASIS.match(token)
+    return found[1].strip() if found else token
 
 
 def _sniff(head: bytes, file: File) -> bool:
@@ -81,7 +89,7 @@ def _sniff(head: bytes, file: File) -> bool:
 def _rows(file: File, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     for count, line in enumerate(file.lines(), 1):
         if line.strip() and not _RULE.match(line):
-            yield count, _split(line, delimiter)
+            yield count, split(line, delimiter)
 
 
 def _read(file: File, log: Log) -> None:
@@ -91,7 +99,7 @@ def _read(file: File, log: Log) -> None:
     delimiter, names = found
     low = [name.lower() for name in names]
     run_column = next((i for i, name in enumerate(low) if name in ("run", "run_id", "run_name", "run name")), None)
-    step_column = next((i for i, name in enumerate(low) if name in _STEP), None)
+    step_column = next((i for i, name in enumerate(low) if name in STEP), None)
     name_column = next((i for i, name in enumerate(low) if name in _LONG[0]), None)
     value_column = next((i for i, name in enumerate(low) if name in _LONG[1]), None)
     long = name_column is not None and value_column is not None

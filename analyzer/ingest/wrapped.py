@@ -1,0 +1,65 @@
+"""A printed dict behind a head (`step 12: {...}`), also when a terminal or an editor broke it over several lines.
+
+The reader gives the head it looks for; what comes back are whole dicts, or what there was of one that was cut off.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from faultproxy.analyzer.ingest.log import Log
+
+#: A dict that is still open after this many characters is no metric row.
+_MOST = 64_000
+#: What begins another record or a message, never the rest of a dict.
+_OTHER = re.compile(r"\s*(?:[\[(]|Traceback|File |\w+Error\b|20\d\d-|\x60{3})")
+
+
+@dataclass(slots=True)
+class Dict:
+    """A dict's head, its text so far, the lines it began and (so far) ends on, and the rank that printed it."""
+
+    head: re.Match[str]
+    text: str
+    first: int
+    last: int
+    rank: int | None
+
+    @property
+    def closed(self) -> bool:
+        """Whether every brace that opens is closed."""
+        return self.text.count("{") <= self.text.count("}")
+
+
+def dicts(line: str, log: Log, head: re.Pattern[str]) -> tuple[list[Dict], bool]:
+    """The dicts that this line completes (or shows to be cut off), and whether the line was part of one.
+
+    `head` ends right before the opening brace, behind a colon; `log.memory` keeps the dict that is still open under the head's own text.
+    """
+    found = head.search(line) if ": {" in line or ":{" in line else None
+    done = []
+    held: Dict | None = log.memory.get(head.pattern)
+    if held is not None:
+        del log.memory[head.pattern]
+        if found is None and log.line - held.last <= 1 and len(held.text) < _MOST and not _OTHER.match(line):
+            held.text += line.strip()
+            held.last = log.line
+            if held.closed:
+                return [held], True
+            log.memory[head.pattern] = held
+            return [], True
+        done.append(held)
+    if found is not None:
+        new = Dict(found, line[found.end() :], log.line, log.line, log.rank)
+        if new.closed:
+            done.append(new)
+        else:
+            log.memory[head.pattern] = new
+    return done, found is not None
+
+
+def rest(log: Log, head: re.Pattern[str]) -> list[Dict]:
+    """The dict that the end of the file left open, if any."""
+    held: Dict | None = log.memory.pop(head.pattern, None)
+    return [held] if held is not None else []
