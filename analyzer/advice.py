@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from faultproxy.analyzer.trace import Trace
+
+if TYPE_CHECKING:
+    from faultproxy.analyzer.engine import Outcome
 
 #: Causes below this probability are not worth a check.
 _OPEN = 0.08
@@ -19,11 +23,19 @@ def _table(name: str) -> dict[str, Any]:
     return tomllib.loads(files("faultproxy.analyzer").joinpath(name).read_text(encoding="utf-8"))
 
 
-def not_judged(trace: Trace) -> tuple[dict[str, Any], ...]:
-    """The areas of `coverage.toml` for which the trace holds no signal: what, needs, how (for its framework, if known)."""
+def not_judged(trace: Trace, outcomes: Iterable[Outcome] = ()) -> tuple[dict[str, Any], ...]:
+    """The areas of `coverage.toml` for which the trace holds no signal: what, needs, how (for its framework, if known).
+
+    A factor whose signals stand by layer is judged only where a rule that votes for it read some of them: of the layers
+    of a run, its overlap says nothing of a backward pass, and its moments are read by nobody.
+    """
+    judged = {
+        factor
+        for outcome in outcomes
+        if outcome.status in ("fires", "clean") and outcome.rule.view in ("layer", "expert", "against")
+        for factor in outcome.rule.votes
+    }
     present = {key.signal for frame in (trace.frame, trace.detail) for key in frame.columns}
-    if any(key.layer is not None for key in trace.detail.columns):
-        present.add("layer")
     if trace.events or any(
         "text" in s.format or "console" in s.format or s.format == "key-value" for s in trace.sources
     ):
@@ -35,7 +47,8 @@ def not_judged(trace: Trace) -> tuple[dict[str, Any], ...]:
     return tuple(
         {"what": area["what"], "needs": area["needs"], "how": area.get("by", {}).get(framework, area["how"])}
         for area in _table("coverage.toml")["area"]
-        if (area["when"] == "any" or rl) and not present & set(area["needs"])
+        if (area["when"] == "any" or rl)
+        and (area["by_rules"] not in judged if area.get("by_rules") else not present & set(area["needs"]))
     )
 
 

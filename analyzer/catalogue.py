@@ -9,14 +9,14 @@ import hashlib
 import re
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 from faultproxy.analyzer.errors import RuleError
 
-VIEWS = ("train", "component", "layer", "expert", "rank", "events")
+VIEWS = ("train", "component", "layer", "expert", "rank", "events", "against")
 FAMILIES = ("process", "numerics", "routing", "policy", "optimisation")
 #: Failure types by family (docs/diagnosis.md). A rule names one; a new one is added here and in the JSON schema.
 FAILURE_TYPES = {
@@ -54,12 +54,36 @@ class Rule:
     supports: tuple[str, ...]
     min_rows: int
     guard: str | None
-    params: dict[str, Any]
-    param_notes: dict[str, dict[str, Any]]
     votes: dict[str, float]
     causes: dict[str, float]
-    why: dict[str, str]
-    text: dict[str, Any] = field(default_factory=dict)
+    #: `[params]`, `[why]`, and `[text]` as written. Most rules do not apply to most traces, and parsing was half of start-up.
+    tables: str = ""
+
+    @property
+    def param_notes(self) -> dict[str, dict[str, Any]]:
+        """Every parameter as its table: value, unit, and why."""
+        return self._table("params")
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The values bound as `$name`."""
+        return {name: note["value"] for name, note in self.param_notes.items()}
+
+    @property
+    def text(self) -> dict[str, Any]:
+        """`summary`, `means`, `not_this`, `next_step`, `sources`, and `benign` where there is one."""
+        return self._table("text")
+
+    @property
+    def why(self) -> dict[str, str]:
+        """The reason of each vote and cause."""
+        return self._table("why")
+
+    def _table(self, name: str) -> dict[str, Any]:
+        try:
+            return _parsed(self.tables).get(name, {})
+        except tomllib.TOMLDecodeError as error:
+            raise RuleError(f"rules/{self.id.replace('-', '_')}.toml: {error}") from error
 
     @property
     def family(self) -> str:
@@ -72,14 +96,21 @@ class Rule:
         return (*self.columns, *self.any_of, *self.optional)
 
 
+@cache
+def _parsed(toml: str) -> dict[str, Any]:
+    return tomllib.loads(toml)
+
+
 def _rule(family: str, name: str, toml: str, sql: str) -> Rule:
     where = f"rules/{family}/{name}.toml"
+    head, bracket, tables = toml.partition("\n[")
+    if "\n[text]" not in toml:
+        raise RuleError(f"{where}: [text] is missing; it says what the rule found, in words")
     try:
-        data = tomllib.loads(toml)
+        data = tomllib.loads(head)
     except tomllib.TOMLDecodeError as error:
         raise RuleError(f"{where}: {error}") from error
     try:
-        params = data.get("params", {})
         return Rule(
             id=data["id"],
             title=data["title"],
@@ -98,12 +129,9 @@ def _rule(family: str, name: str, toml: str, sql: str) -> Rule:
             supports=tuple(data.get("supports", ())),
             min_rows=int(data.get("min_rows", 1)),
             guard=data.get("guard"),
-            params={key: value["value"] for key, value in params.items()},
-            param_notes=params,
             votes=data.get("votes", {}),
             causes=data.get("causes", {}),
-            why=data.get("why", {}),
-            text=data["text"],
+            tables=bracket + tables,
         )
     except KeyError as error:
         raise RuleError(

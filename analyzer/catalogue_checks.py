@@ -84,6 +84,16 @@ def probabilities(rules: Sequence[Rule]) -> Iterator[str]:
             yield f"{_toml(rule)}: causes sum to {sum(rule.causes.values()):.3g}; at most 1 is allowed"
 
 
+def reasons(rules: Sequence[Rule]) -> Iterator[str]:
+    """Every vote and every cause has its reason, and nothing else has one."""
+    for rule in rules:
+        weighed = {*rule.votes, *rule.causes}
+        for name in sorted(weighed - {name for name, why in rule.why.items() if why.strip()}):
+            yield f"{_toml(rule)}: [why] lacks {name}; every vote and cause has a reason"
+        for name in sorted(set(rule.why) - weighed):
+            yield f"{_toml(rule)}: [why] explains {name}, which is neither a vote nor a cause"
+
+
 def texts(rules: Sequence[Rule]) -> Iterator[str]:
     """Title and every text say something."""
     for rule in rules:
@@ -205,7 +215,7 @@ def lock(rules: Sequence[Rule]) -> Iterator[str]:
 
 
 CHECKS: tuple[Check, ...] = (
-    ids, words, roles, probabilities, texts, params, columns_declared, queries, guards, proof, messages, lock,
+    ids, words, roles, probabilities, reasons, texts, params, columns_declared, queries, guards, proof, messages, lock,
 )  # fmt: skip
 
 

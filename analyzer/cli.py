@@ -17,6 +17,7 @@ from faultproxy.analyzer.report.clean import encodable, visible
 
 if TYPE_CHECKING:
     from faultproxy.analyzer.report.text import Painter
+    from faultproxy.analyzer.trace import Trace
 
 FORMATS = ("text", "json", "markdown")
 #: Verdicts that make `--fail-on` exit 1.
@@ -93,8 +94,27 @@ def _say(message: str) -> None:
     show_default=True,
     help="Exit 1 on this verdict; inconclusive includes failed.",
 )
+@click.option(
+    "--model-config",
+    type=click.Path(),
+    metavar="CONFIG",
+    help="The model's config.json (or its folder), where none lies beside TRACE.",
+)
+@click.option(
+    "--against",
+    metavar="GOOD_RUN",
+    help="A run that went well (file, folder, canonical trace): compare each TRACE with it.",
+)
 @click.version_option(__version__, prog_name="faultproxy")  # fmt: skip
-def analyze(traces: tuple[str, ...], format_: str, output: str | None, force: bool, fail_on: str) -> None:
+def analyze(
+    traces: tuple[str, ...],
+    format_: str,
+    output: str | None,
+    force: bool,
+    fail_on: str,
+    model_config: str | None,
+    against: str | None,
+) -> None:
     """Say what failed in the run that left TRACE behind.
 
     TRACE is a file, a folder, or - for stdin: console logs, JSON lines, CSV, trainer_state.json, plain or as .gz or
@@ -107,6 +127,7 @@ def analyze(traces: tuple[str, ...], format_: str, output: str | None, force: bo
       analyze job_dir/ --format json --output diagnosis.json
       kubectl logs trainer-0 | analyze - --fail-on failed
       analyze attempt_*/ --format markdown
+      analyze failed.log --against last_weeks_good.log
 
     \b
     Exit status:
@@ -121,10 +142,18 @@ def analyze(traces: tuple[str, ...], format_: str, output: str | None, force: bo
     from faultproxy.analyzer.report.document import document
 
     _refuse_existing(output, force)
-    reports = [document(diagnose(trace)) for trace in read(list(traces))]
+    good = None if against is None else _good(against, model_config)
+    reports = [document(diagnose(trace, good)) for trace in read(list(traces), model_config)]
     emit(_render(reports, format_, terminal=output is None and sys.stdout.isatty()), output, force)
     if any(report["verdict"] in FAIL_ON[fail_on] for report in reports):
         raise click.exceptions.Exit(MATCHED)
+
+
+def _good(path: str, model_config: str | None) -> Trace:
+    """Read the good run once; that it failed itself is said in its warnings, and it is used all the same."""
+    from faultproxy.analyzer.against.good import read_good
+
+    return read_good(path, model_config)
 
 
 def _refuse_existing(output: str | None, force: bool) -> None:

@@ -12,6 +12,7 @@ The scheme, simple and monotone on purpose (docs/diagnosis.md has an example wor
    Probabilities are the odds over their sum. Raising one strength never lowers its type's probability.
 3. A factor's vote is 1 - prod(1 - vote * strength) over the root's and its supporting findings. A factor is claimed
    only from CLAIM on and with a MARGIN over the next; else `none` when the votes say so, else `undetermined`.
+   Where routers flip because of another factor, the path goes on to routing.
 """
 
 from __future__ import annotations
@@ -19,18 +20,23 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from faultproxy.analyzer.advice import next_checks, not_judged
 from faultproxy.analyzer.catalogue import FACTORS, FAILURE_TYPES, FAMILY_OF
 from faultproxy.analyzer.engine import Finding, Outcome, run
 from faultproxy.analyzer.trace import Trace
 
+if TYPE_CHECKING:
+    from faultproxy.analyzer.against import Comparison
+
 TIE = 1  # rows; two signals of one event may be logged a row apart
 WEAK = 0.5
 NONE = 0.2  # odds that a rule fired and no failure of the catalogue happened
 CONSEQUENCE = 0.15
 CLAIM, MARGIN = 0.45, 0.15
+#: What the rules that only know the type say of the cause, together, beside a rule that knows the factor of this run.
+GENERAL = 0.5
 #: Who is the root within one moment, first to last. In the first three lines the order inside counts too: a cause before
 #: its echo, the forward pass before the backward, a collapsing scale (it skips the steps) before the gradient that the
 #: scaler saw. How a run ended is not why, so endings come behind the numerics. In the other families strength decides.
@@ -57,6 +63,7 @@ _CORE = (
     "kl_ref",
     "entropy",
     "mismatch_kl",
+    "mismatch_k3",
     "mismatch_prob_diff",
     "mismatch_logp_abs",
     "eval_loss",
@@ -80,6 +87,8 @@ class Diagnosis:
     confidence: float
     factor_confidence: float
     causes: tuple[tuple[str, float], ...]
+    #: Why each cause is one, by the heaviest rule that names it.
+    reasons: dict[str, str]
     candidates: tuple[tuple[str, str, float], ...]
     evidence: tuple[Finding, ...]
     first_bad_step: int | None = None
@@ -90,6 +99,7 @@ class Diagnosis:
     not_judged: tuple[dict[str, Any], ...] = ()
     next_checks: tuple[dict[str, Any], ...] = ()
     warnings: tuple[str, ...] = field(default=())
+    against: Comparison | None = None
 
     @property
     def family(self) -> str | None:
@@ -99,9 +109,14 @@ class Diagnosis:
         return FAMILY_OF.get(self.failure_type, "none")
 
 
-def diagnose(trace: Trace) -> Diagnosis:
-    """Run the catalogue over a trace and fuse what it finds."""
-    return fuse(trace, run(trace))
+def diagnose(trace: Trace, good: Trace | None = None) -> Diagnosis:
+    """Run the catalogue over a trace and fuse what it finds; `good` is a run that went well, to compare with."""
+    if good is None:
+        return fuse(trace, run(trace))
+    from faultproxy.analyzer.against import compare
+
+    comparison = compare(trace, good)
+    return replace(fuse(trace, run(trace, against=comparison)), against=comparison)
 
 
 def fuse(trace: Trace, outcomes: list[Outcome]) -> Diagnosis:
@@ -110,7 +125,7 @@ def fuse(trace: Trace, outcomes: list[Outcome]) -> Diagnosis:
     findings = _restarted(findings, trace)
     roots = [f for f in findings if f.role == "root" and f.failure_type]
     warnings = [*trace.warnings, *(f"rule {o.rule.id} failed: {o.reason}" for o in outcomes if o.status == "error")]
-    blind = not_judged(trace)
+    blind = not_judged(trace, outcomes)
     if not roots:
         return _without_failure(trace, outcomes, findings, blind, warnings)
     moment = _clock(trace)
@@ -127,8 +142,8 @@ def fuse(trace: Trace, outcomes: list[Outcome]) -> Diagnosis:
     evidence += [f for f in findings if f.role == "benign"]
     probabilities = _probabilities(ordered, root, supporting)
     about = [f for f in ordered if f.failure_type == root.failure_type] + supporting
-    factor, path, factor_confidence = _factor(about)
-    causes = _causes([f for f in about if not f.votes or factor in (*f.votes, "undetermined")])
+    factor, factor_confidence = _factor(about)
+    causes, reasons = _causes(about, factor)
     same = [f for f in ordered if f.failure_type == root.failure_type and f.segment == root.segment]
     return Diagnosis(
         trace=trace,
@@ -136,10 +151,11 @@ def fuse(trace: Trace, outcomes: list[Outcome]) -> Diagnosis:
         verdict="failed",
         failure_type=root.failure_type,
         factor=factor,
-        path=path,
+        path=_path(factor, [*about, *ordered]),
         confidence=probabilities[root.failure_type],
         factor_confidence=factor_confidence,
         causes=causes,
+        reasons=reasons,
         candidates=tuple(
             (t, factor if t == root.failure_type else "undetermined", p)
             for t, p in sorted(probabilities.items(), key=lambda e: -e[1])
@@ -255,7 +271,7 @@ def _probabilities(ordered: list[Finding], root: Finding, supporting: list[Findi
     return {kind: round(value, 4) for kind, value in found.items()}
 
 
-def _factor(about: list[Finding]) -> tuple[str, tuple[str, ...], float]:
+def _factor(about: list[Finding]) -> tuple[str, float]:
     votes: dict[str, list[float]] = defaultdict(list)
     seen: set[tuple[str, str]] = set()
     for finding in about:
@@ -268,19 +284,34 @@ def _factor(about: list[Finding]) -> tuple[str, tuple[str, ...], float]:
     (best, top), (_, second) = ranked[0], ranked[1]
     if top >= CLAIM and top - second >= MARGIN:
         share = top / (sum(weight.values()) or 1.0)
-        path = (best,) if best != "none" else ()
-        return best, path, round(top * share, 4)
-    return "undetermined", (), round(1.0 - top, 4)
+        return best, round(top * share, 4)
+    return "undetermined", round(1.0 - top, 4)
 
 
-def _causes(about: list[Finding]) -> tuple[tuple[str, float], ...]:
+def _path(factor: str, found: list[Finding]) -> tuple[str, ...]:
+    """The claimed factor and, where it is another's fault that routers flipped, the routing through which it acts."""
+    if factor not in ("depth", "routing", "precision"):
+        return ()
+    flipped = any(f.family == "routing" and "routing" not in f.votes for f in found)
+    return (factor, "routing") if flipped and factor != "routing" else (factor,)
+
+
+def _causes(about: list[Finding], factor: str) -> tuple[tuple[tuple[str, float], ...], dict[str, str]]:
+    rules = {f.rule: f for f in about if not f.votes or factor == "undetermined" or factor in f.votes}.values()
+    plain = [f for f in rules if not f.votes]
+    share = GENERAL / len(plain) if plain and len(plain) < len(rules) and factor != "undetermined" else 1.0
     total: dict[str, float] = defaultdict(float)
-    for finding in {f.rule: f for f in about}.values():
+    heaviest: dict[str, tuple[float, str]] = {}
+    for finding in rules:
         for cause, weight in finding.causes.items():
-            total[cause] += weight * finding.strength
+            vote = weight * finding.strength * (1.0 if finding.votes else share)
+            total[cause] += vote
+            if cause in finding.why and vote > heaviest.get(cause, (0.0, ""))[0]:
+                heaviest[cause] = vote, finding.why[cause]
     total["unknown"] += 0.1
     whole = sum(total.values())
-    return tuple(sorted(((cause, round(weight / whole, 4)) for cause, weight in total.items()), key=lambda e: -e[1]))
+    ranked = sorted(((cause, round(weight / whole, 4)) for cause, weight in total.items()), key=lambda e: -e[1])
+    return tuple(ranked), {cause: why for cause, (_, why) in heaviest.items()}
 
 
 # -- no failure found -------------------------------------------------------------------------------------------------
@@ -322,6 +353,7 @@ def _without_failure(
         confidence=confidence,
         factor_confidence=confidence,
         causes=(),
+        reasons={},
         candidates=(("healthy", "none", confidence),) if enough else (),
         evidence=tuple(f for f in findings if f.role == "benign"),
         not_judged=blind,

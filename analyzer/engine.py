@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 
 from faultproxy.analyzer.catalogue import FAMILY_OF, Rule, catalogue, rename_params, sql_params
 from faultproxy.analyzer.trace import Trace
 from faultproxy.analyzer.views import Views, declared
+
+if TYPE_CHECKING:
+    from faultproxy.analyzer.against import Comparison
 
 #: A rule that finds more islands than this shows the first ones; the count stays in the outcome.
 MAX_FINDINGS = 8
@@ -43,6 +46,7 @@ class Finding:
     line: int | None = None
     votes: dict[str, float] = field(default_factory=dict)
     causes: dict[str, float] = field(default_factory=dict)
+    why: dict[str, str] = field(default_factory=dict)
     supports: tuple[str, ...] = ()
     next_step: str | None = None
 
@@ -62,10 +66,10 @@ class Outcome:
     reason: str | None = None
 
 
-def run(trace: Trace, rules: Sequence[Rule] | None = None) -> list[Outcome]:
-    """Run `rules` (default: the whole catalogue) over a trace."""
+def run(trace: Trace, rules: Sequence[Rule] | None = None, against: Comparison | None = None) -> list[Outcome]:
+    """Run `rules` (default: the whole catalogue) over a trace, and over its comparison with a good run if there is one."""
     rules = catalogue() if rules is None else rules
-    views = Views(trace, declared(rules))
+    views = Views(trace, declared([rule for rule in rules if against is not None or rule.view != "against"]), against)
     lacking = {rule.id: _lacking(rule, views) for rule in rules}
     idle = _idle([rule for rule in rules if rule.guard and lacking[rule.id] is None], views)
     return [_run(rule, views, lacking[rule.id], rule.id in idle) for rule in rules]
@@ -105,6 +109,8 @@ def _run(rule: Rule, views: Views, lacking: str | None, idle: bool) -> Outcome:
 
 def _lacking(rule: Rule, views: Views) -> str | None:
     """Why the rule cannot be judged on this trace, or None."""
+    if rule.view == "against" and "against" not in views.counts:
+        return "no good run to compare with: --against"
     if rule.view == "events" and not rule.columns and not rule.any_of:
         return None if views.trace.sources or views.trace.events else "no text log among the sources"
     counts = views.counts["train" if rule.view == "events" else rule.view]
@@ -147,6 +153,7 @@ def _finding(rule: Rule, row: dict[str, Any], views: Views) -> Finding:
         line=place[1] if place and place[1] else None,
         votes=rule.votes if role != "benign" else {},
         causes=rule.causes if role != "benign" else {},
+        why=rule.why,
         supports=rule.supports,
         next_step=render(rule.text["next_step"], row) if role == "root" else None,
     )

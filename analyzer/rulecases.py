@@ -19,6 +19,7 @@ from typing import Any
 from faultproxy.analyzer.catalogue import Rule, catalogue
 from faultproxy.analyzer.engine import Finding, Outcome, run
 from faultproxy.analyzer.errors import RuleError
+from faultproxy.analyzer.facts import nested
 from faultproxy.analyzer.trace import (
     ABSENT,
     MASKED,
@@ -57,7 +58,20 @@ _ITEM = re.compile(
 _STATS = ("max", "min", "std", "median", "p25", "p50", "p75", "p99")
 #: Where the values of one layer, expert, rank or module go: the table in a case, and the field of the key.
 _DETAIL = {"layers": "layer", "experts": "expert", "ranks": "rank", "modules": "module"}
-_KEYS = {"name", "series", "steps", "segment", "events", "components", *_DETAIL, "expect", "text", "reason"}
+_KEYS = {
+    "name",
+    "series",
+    "steps",
+    "segment",
+    "events",
+    "components",
+    "facts",
+    *_DETAIL,
+    "good",
+    "expect",
+    "text",
+    "reason",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +152,7 @@ def trace(body: dict[str, Any]) -> Trace:
                 detail[_key(name)._replace(**where)] = text
     cells = {key: series(text) for key, text in (whole | detail).items()}
     size = max((len(column) for column in cells.values()), default=0)
-    built = Trace("case")
+    built = Trace("case", facts=nested(body.get("facts", {})))
     steps = [int(value or 0) for value in numbers(body.get("steps", f"1+1x{size}"))] if size else []
     segments = [int(value or 0) for value in numbers(body.get("segment", f"0x{size}"))] if size else []
     if not len(steps) == len(segments) == size:
@@ -150,6 +164,13 @@ def trace(body: dict[str, Any]) -> Trace:
     if cells or built.events:
         built.sources = [Source("case.log", "case", "", rows=size)]
     return built
+
+
+def _good(body: dict[str, Any]) -> Trace:
+    """The good run of a case: its series by name, beside the tables that a case has too."""
+    own = set(_DETAIL) | {"steps", "segment", "components", "facts"}
+    series = {name: text for name, text in body.items() if name not in own}
+    return trace({"series": series, **{name: body[name] for name in own & set(body)}})
 
 
 def _key(name: str) -> Key:
@@ -207,7 +228,12 @@ def all_cases(rules: Sequence[Rule] | None = None) -> list[Case]:
 def evaluate(case: Case) -> Outcome:
     """Run the case's rule, alone, on the case's trace."""
     try:
-        return run(trace(case.body), [case.rule])[0]
+        here = trace(case.body)
+        if "good" not in case.body:
+            return run(here, [case.rule])[0]
+        from faultproxy.analyzer.against import compare
+
+        return run(here, [case.rule], compare(here, _good(case.body["good"])))[0]
     except RuleError as error:
         raise RuleError(f"rules/{case.rule.id.replace('-', '_')}.cases.toml, {case.name!r}: {error}") from error
 

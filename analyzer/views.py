@@ -1,4 +1,5 @@
-"""The tables rules read, in an in-memory DuckDB: `train`, `component`, `layer`, `expert`, `rank`, `events`.
+"""The tables rules read, in an in-memory DuckDB: `train`, `component`, `layer`, `expert`, `rank`, `events`,
+`facts` (what is known of the run), and, where the run is compared with a good one, `against`.
 
 `train` has a row a step with `segment`, `step`, `row` (1, 2, ... in the segment), `rows` (of the segment), and for
 every signal X a rule declares `X` (DOUBLE, null unless finite) and `X__state`. Signals the trace lacks are all null, so
@@ -11,10 +12,15 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from faultproxy.analyzer import balance, comparison
+from faultproxy.analyzer import facts as run_facts
 from faultproxy.analyzer.schema import connect, quoted, settings
 from faultproxy.analyzer.trace import BAD_STATES, FINITE, Column, Frame, Trace
+
+if TYPE_CHECKING:
+    from faultproxy.analyzer.against import Comparison
 
 #: Above this many cells the Arrow import (70 ms) pays for itself.
 _ARROW_FROM = 60_000
@@ -35,6 +41,20 @@ _EVENT = {
     "segment": "INTEGER", "step": "BIGINT", "rank": "INTEGER", "kind": "VARCHAR", "text": "VARCHAR", "value": "DOUBLE",
     "source": "INTEGER", "line": "BIGINT", "seq": "BIGINT", "rows_after": "BIGINT", "place": "VARCHAR",
 }  # fmt: skip
+#: A signal of both runs: the fields of `against.Difference`.
+_AGAINST = {
+    "name": "VARCHAR", "signal": "VARCHAR", "stat": "VARCHAR", "layer": "INTEGER", "module": "VARCHAR", "rank": "INTEGER",
+    "points": "BIGINT", "segment": "INTEGER", "step": "BIGINT", "x": "DOUBLE", "value": "DOUBLE", "good": "DOUBLE",
+    "nonfinite": "BOOLEAN", "ratio": "DOUBLE", "diff": "DOUBLE", "noise": "DOUBLE", "sigma": "DOUBLE", "direction": "INTEGER",
+    "start": "BOOLEAN", "before": "DOUBLE", "good_before": "DOUBLE", "ending": "DOUBLE", "good_ending": "DOUBLE",
+    "twin": "BOOLEAN", "twin_segment": "INTEGER", "twin_step": "BIGINT", "twin_value": "DOUBLE", "twin_good": "DOUBLE",
+}  # fmt: skip
+_FACT_MACROS = """
+CREATE MACRO fact(name) AS (SELECT any_value(number) FROM facts WHERE key = name);
+CREATE MACRO fact_text(name) AS (SELECT any_value(value) FROM facts WHERE key = name);
+"""
+#: A run fact: its dotted key, its text, and its number if it is one.
+_FACT = {"key": "VARCHAR", "value": "VARCHAR", "number": "DOUBLE"}
 _INDEX = {
     "layer": ("layer", "module"),
     "expert": ("layer", "module", "expert"),
@@ -45,8 +65,11 @@ _INDEX = {
 class Views:
     """The views of one trace, restricted to the columns `declared` names per view."""
 
-    def __init__(self, trace: Trace, declared: dict[str, set[str]]) -> None:
-        """Build every view; `declared` maps a view to the signal columns rules may read there."""
+    def __init__(self, trace: Trace, declared: dict[str, set[str]], against: Comparison | None = None) -> None:
+        """Build every view; `declared` maps a view to the signal columns rules may read there.
+
+        The view `against` there is only with a comparison, or where a rule is to be checked that reads it.
+        """
         self.trace = trace
         small = trace.table is None and len(trace.frame) < _SMALL
         if trace.table is not None:
@@ -58,10 +81,19 @@ class Views:
         self.con = connect(config)
         self.con.execute(_MACROS + ("PRAGMA disable_optimizer;" if small else ""))
         self.counts: dict[str, dict[str, int]] = {view: {} for view in ("train", "component", *_INDEX, "events")}
-        self._train(trace.frame, declared.get("train", set()))
+        declared = declared | {
+            "train": {*declared.get("train", ()), *comparison.TRAIN, *balance.TRAIN},
+            "layer": {*declared.get("layer", ()), *comparison.LAYER, *balance.LAYER},
+        }
+        self._train(trace.frame, declared["train"])
         self._component(trace.frame)
         self._detail(trace, declared)
         self._events(trace)
+        self._rows("facts", _FACT, run_facts.flat(trace.facts))
+        self.con.execute(_FACT_MACROS)
+        self._comparison()
+        if against is not None or "against" in declared:
+            self._against(against)
 
     def locate(self, segment: int, step: int | None) -> tuple[int, int] | None:
         """(source, line) of the row at a step, for citing evidence."""
@@ -178,6 +210,18 @@ class Views:
                 ).fetchall()
                 self.counts[view] = dict(found)
 
+    def _comparison(self) -> None:
+        """The tables `gap`, `trunk`, `origin`, `balance`; filled only where enough of their signals is logged."""
+        self.con.execute(f"{comparison.TABLES_SQL}; {balance.TABLE_SQL}")
+        if max(self.counts["layer"].get(name, 0) for name in balance.LAYER) >= balance.LEAST:
+            self.con.execute(balance.BALANCE_SQL)
+        if max(self.counts["train"].get(name, 0) for name in comparison.TRAIN) >= comparison.LEAST:
+            self.con.execute(comparison.HOT_SQL)
+            self.con.execute(comparison.GAP_SQL)
+            if any(self.counts["layer"].get(name) for name in comparison.LAYER):
+                self.con.execute(comparison.TRUNK_SQL)
+                self.con.execute(comparison.ORIGIN_SQL)
+
     def _events(self, trace: Trace) -> None:
         frame = trace.frame
         keys = sorted(zip(frame.segments, frame.steps, strict=True)) if trace.events else []
@@ -196,6 +240,15 @@ class Views:
         self._rows("events", _EVENT, rows)
         for event in trace.events:
             self.counts["events"][event.kind] = self.counts["events"].get(event.kind, 0) + 1
+
+    def _against(self, comparison: Comparison | None) -> None:
+        rows = [tuple(one) for one in comparison.series] if comparison else []
+        self._rows("against", _AGAINST, rows)
+        factors = [tuple(one) for one in comparison.multiples] if comparison else []
+        self._rows("multiple", {"what": "VARCHAR", "size": "DOUBLE", "place": "BIGINT"}, factors)
+        self.counts["against"] = {}
+        for one in comparison.series if comparison else ():
+            self.counts["against"][one.name] = max(one.points, self.counts["against"].get(one.name, 0))
 
     def _rows(self, name: str, types: dict[str, str], rows: list[tuple[Any, ...]]) -> None:
         columns = (
@@ -221,7 +274,9 @@ class Views:
         else:
             import pyarrow as pa
 
-            arrow = {"BIGINT": pa.int64(), "INTEGER": pa.int32(), "VARCHAR": pa.string(), "DOUBLE": pa.float64()}
+            arrow = {
+                "BIGINT": pa.int64(), "INTEGER": pa.int32(), "VARCHAR": pa.string(), "DOUBLE": pa.float64(), "BOOLEAN": pa.bool_(),
+            }  # fmt: skip
             table = pa.table({key: pa.array(values, arrow[known[key]]) for key, values in columns.items()})
             self.con.register("arriving", table)
             self.con.execute(f"CREATE TABLE {name} AS SELECT * FROM arriving")
@@ -243,6 +298,8 @@ def declared(rules: Iterable[Any]) -> dict[str, set[str]]:
     """The columns each view must offer so that every rule's query binds."""
     wanted: dict[str, set[str]] = {}
     for rule in rules:
-        # A query over another view may still read `train` (a hang needs the step time).
-        wanted.setdefault(rule.view if rule.view in _INDEX else "train", set()).update(rule.reads)
+        # A query over another view may still read `train` (a hang needs the step time, a layer's NaN the loss).
+        view = rule.view if rule.view in (*_INDEX, "against") else "train"
+        for name in {view, "train"} if view in _INDEX else {view}:
+            wanted.setdefault(name, set()).update(rule.reads)
     return wanted

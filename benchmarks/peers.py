@@ -27,7 +27,7 @@ from exports import CORPUS, format_of, programs
 from faultproxy.proxy.lab import export, store
 
 #: What is compared, at the versions that were read when MEANS was written.
-PEERS = {
+VERSIONS = {
     "losslint": "losslint==0.4.1",
     "runmedic": "runmedic==0.1.1",
     "rl-doctor": "rldoctor==0.2.0",
@@ -169,9 +169,9 @@ def score(name: str, tool: str, reader: Reader, cases: Sequence[Case]) -> str:
 def installed(folder: Path) -> Path:
     """The folder of the peers' commands, installed on first use."""
     commands = folder / ("Scripts" if sys.platform == "win32" else "bin")
-    if not all((commands / name).exists() for name in PEERS):
+    if not all((commands / name).exists() for name in VERSIONS):
         venv.create(folder, with_pip=True)
-        subprocess.run([commands / "python", "-m", "pip", "install", "-q", *PEERS.values()], check=True)
+        subprocess.run([commands / "python", "-m", "pip", "install", "-q", *VERSIONS.values()], check=True)
     return commands
 
 

@@ -31,7 +31,7 @@ LOG = "\n".join(
 RULE = Rule(
     id="numerics/fake", title="fake", view="train", sql="", failure_type="nonfinite_loss", role="root", strength=0.9,
     version=1, status="preview", severity="high", columns=(), any_of=(), optional=(), kinds=(), supports=(), min_rows=1, guard=None,
-    params={}, param_notes={}, votes={}, causes={},
+    votes={}, causes={},
 )  # fmt: skip
 
 

@@ -50,8 +50,8 @@ def document(diagnosis: Diagnosis) -> dict[str, Any]:
             "first_step": min(frame.steps, default=None),
             "last_step": max(frame.steps, default=None),
             "ranks": len(ranks) if ranks else (1 if len(frame) else None),
-            "layers": len(layers) or None,
-            "experts": len(experts) or None,
+            "layers": _stated(trace.facts, "layers") or len(layers) or None,
+            "experts": _stated(trace.facts, "experts") or len(experts) or None,
             "facts": dict(trace.facts),
         },
         "verdict": diagnosis.verdict,
@@ -61,7 +61,10 @@ def document(diagnosis: Diagnosis) -> dict[str, Any]:
         "path": list(diagnosis.path),
         "confidence": diagnosis.confidence,
         "factor_confidence": diagnosis.factor_confidence,
-        "causes": [{"cause": cause, "probability": probability} for cause, probability in diagnosis.causes],
+        "causes": [
+            {"cause": cause, "probability": probability, "why": diagnosis.reasons.get(cause)}
+            for cause, probability in diagnosis.causes
+        ],
         "first_bad_step": diagnosis.first_bad_step,
         "segment": diagnosis.segment,
         "rank": diagnosis.rank,
@@ -76,12 +79,27 @@ def document(diagnosis: Diagnosis) -> dict[str, Any]:
         "next_checks": [dict(entry) for entry in diagnosis.next_checks],
         "proxy": None,
         "reproduce": _reproduce(diagnosis),
-        "against": None,
+        "against": _against(diagnosis),
         "unrecognised": list(trace.unrecognised),
         "warnings": list(diagnosis.warnings),
     }
     plain: dict[str, Any] = _plain(found)
     return plain
+
+
+def _stated(facts: dict[str, Any], name: str) -> int | None:
+    """A number of the model as its configuration states it, where one is known."""
+    model = facts.get("model")
+    value = model.get(name) if isinstance(model, dict) else None
+    return value if type(value) is int and value > 0 else None
+
+
+def _against(diagnosis: Diagnosis) -> dict[str, Any] | None:
+    if diagnosis.against is None:
+        return None
+    from faultproxy.analyzer.against.summary import section
+
+    return section(diagnosis.against, diagnosis.failure_type)
 
 
 def dumps(documents: list[dict[str, Any]]) -> str:

@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from faultproxy.analyzer.report.clean import visible
-from faultproxy.analyzer.report.text import apart, headline, next_step, place
+from faultproxy.analyzer.report.text import against, apart, headline, next_step, place
 
 _STATEMENT = 500
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
@@ -58,6 +58,11 @@ def _sections(report: dict[str, Any]) -> list[str]:
     sections = [f"### {verdict}: {escape(rest)}", _about(report)]
     if report["evidence"]:
         sections.append(_evidence(report))
+    if report["causes"]:
+        entries = [f"- {c['cause']} {c['probability']:.2f}" + (f": {escape(c['why'])}" if c.get("why") else "") for c in report["causes"][:4]]  # fmt: skip
+        sections.append("**Causes**\n\n" + "\n".join(entries))
+    if report["against"]:
+        sections.append("**Against the good run**\n\n" + _against(report["against"]))
     others = [
         c for c in report["candidates"] if c["failure_type"] != report["failure_type"] and c["probability"] >= 0.05
     ]
@@ -94,8 +99,6 @@ def _about(report: dict[str, Any]) -> str:
         parts.append(f"{unit} {run['first_step']} to {run['last_step']}, {run['steps']} logged")
     if report["verdict"] == "failed":
         parts.append(f"P(factor {report['factor']} given the type) {report['factor_confidence']:.2f}")
-        causes = ", ".join(f"{c['cause']} {c['probability']:.2f}" for c in report["causes"][:4])
-        parts.append(f"causes: {causes}")
     return " · ".join(parts)
 
 
@@ -109,6 +112,27 @@ def _evidence(report: dict[str, Any]) -> str:
     if len(report["evidence"]) > 12:
         rows.append(f"| | {len(report['evidence']) - 12} more in the JSON report | | |")
     return "\n".join(rows)
+
+
+def _against(found: dict[str, Any]) -> str:
+    """The lines of the text report, then the first divergences and the settings as tables."""
+    parts = ["\n".join(f"- {escape(line, _STATEMENT)}" for line in against(found))]
+    if found["divergences"]:
+        rows = ["| signal | first apart | here | good run | x its noise |", "|---|---|---|---|---|"]
+        for entry in found["divergences"][:8]:
+            where = "".join(f" {name} {entry[name]}" for name in ("layer", "module", "rank") if entry[name] is not None)
+            cells = [escape(entry["signal"] + where), str(entry["step"])]
+            cells += ["not finite" if entry[name] is None else f"{entry[name]:.4g}" for name in ("value", "good")]
+            cells.append("" if entry["size"] is None else f"{entry['size']:.0f}")
+            rows.append("| " + " | ".join(cells) + " |")
+        parts.append("\n".join(rows))
+    if found["config"]:
+        rows = ["| setting | here | good run | why it may matter |", "|---|---|---|---|"]
+        for entry in found["config"][:8]:
+            cells = [code(entry[name], cell=True) for name in ("key", "here", "good")] + [escape(entry["why"] or "")]
+            rows.append("| " + " | ".join(cells) + " |")
+        parts.append("\n".join(rows))
+    return "\n\n".join(parts)
 
 
 def _ordered(report: dict[str, Any]) -> list[dict[str, Any]]:

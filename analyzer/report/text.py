@@ -26,6 +26,8 @@ _STATEMENT = 300
 _LABEL = 13
 #: Below this a hanging indent leaves no room for words.
 _NARROWEST = 40
+#: Signals named beside the first that went apart, and settings.
+_BESIDE, _SETTINGS = 2, 2
 #: Lines to be copied as they stand.
 _VERBATIM = ("reproduce",)
 
@@ -85,10 +87,15 @@ def apart(separates: list[str]) -> str:
 def lines(report: dict[str, Any], brief: bool = False) -> Iterator[tuple[str, str]]:
     """The report below its headline as (label, text) pairs in reading order; `brief` for one run among many."""
     yield from _evidence(report)
+    for cause in report["causes"]:
+        if cause["cause"] in likely(report) and cause.get("why") and not brief:
+            yield "cause", f"{cause['cause']} {cause['probability']:.2f}: {cause['why']}"
     rivals = [c for c in report["candidates"] if c["failure_type"] != report["failure_type"]]
     rivals = [c for c in rivals if c["probability"] >= 0.05][:3]
     if rivals:
         yield "or", ", ".join(f"{c['failure_type']} {c['probability']:.2f}" for c in rivals)
+    if report["against"]:
+        yield from (("against", line) for line in against(report["against"]))
     advice = next_step(report)
     if advice:
         yield "next", advice
@@ -123,6 +130,66 @@ def _evidence(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "harmless", _statement(entry, report)
     if len(benign) > _BENIGN:
         yield "harmless", f"{len(benign) - _BENIGN} more of these"
+
+
+def against(found: dict[str, Any]) -> Iterator[str]:
+    """The comparison with a good run in a line or two: what went apart first, and which settings differ."""
+    first, parts = found["first_divergence"], []
+    if first:
+        parts.append(f"{_apart(first)}, {_size(first)}")
+        others = [
+            d["signal"]
+            for d in found["divergences"][1:]
+            if d["step"] == first["step"] and d["segment"] == first["segment"]
+        ]
+        others = [name for name in dict.fromkeys(others) if name != first["signal"]]
+        if others:
+            parts[-1] += f", with {', '.join(others[:_BESIDE])}" + (
+                f" and {len(others) - _BESIDE} more" if others[_BESIDE:] else ""
+            )
+    elif found["points"]:
+        parts.append(f"nothing stays apart in {found['signals']} signals at {found['points']} points")
+    layer = next((e for e in found["layers"] if e["lower_clean"]), None)
+    if layer:
+        parts.append(f"{layer['signal']} from layer {layer['layer']} on, clean below")
+    rank = next((e for e in found["ranks"] if e["apart"] == 1 and e["of"] > 1), None)
+    if rank:
+        parts.append(f"{rank['signal']} of rank {rank['rank']} alone among {rank['of']}")
+    if found["first_difference"] and found["identical_points"]:
+        parts.append(f"equal, number for number, until step {found['first_difference']['step']}{_there(found)}")
+    if found["config"]:
+        settings = [f"{s['key']} {s['good']} -> {s['here']}" for s in found["config"]]
+        more = f" and {len(settings) - _SETTINGS} more" if settings[_SETTINGS:] else ""
+        parts.append(f"config: {', '.join(settings[:_SETTINGS])}{more}")
+    if parts:
+        yield f"{found['run']}: {'; '.join(parts)}"
+    yield from found["warnings"]
+
+
+def _there(found: dict[str, Any]) -> str:
+    """The largest factor at the step where two runs that were one first differ."""
+    signals = [
+        s for s in found["first_difference"]["signals"] if s["ratio"] is not None and not 0.99 < s["ratio"] < 1.01
+    ]
+    return f", where {signals[0]['signal']} is {signals[0]['ratio']:.3g}x" if signals else ""
+
+
+def _apart(first: dict[str, Any]) -> str:
+    where = "".join(f" {name} {first[name]}" for name in ("layer", "rank") if first[name] is not None)
+    when = "from the start" if first["from_start"] else f"step {first['step']}"
+    return f"{first['signal']}{where} first, {when}"
+
+
+def _size(first: dict[str, Any]) -> str:
+    """How far the first divergence is off: a ratio, or both values where none says it, in noises of the good run."""
+    if first["direction"] == "nonfinite":
+        return "not finite" if first["value"] is None else "finite, where the good run is not"
+    ratio = first["ratio"]
+    if ratio is not None and 0.01 <= ratio <= 100 and not 0.9 < ratio < 1.1:
+        size = f"{ratio:.2f}x"
+    else:
+        size = f"{first['value']:.3g} against {first['good']:.3g}"
+    return f"{size} ({first['size']:.0f} x its noise)"
 
 
 def _statement(entry: dict[str, Any], report: dict[str, Any]) -> str:

@@ -1,15 +1,19 @@
 WITH t AS (
     SELECT segment, step, bad(grad_norm__state) AS is_bad, grad_norm__state AS state, loss, loss__state,
+        coalesce(loss <> 0 OR loss IS NULL AND policy_loss IS NOT NULL, false) AND NOT bad(policy_loss__state) AS loss_fine,
+        count(*) OVER (PARTITION BY segment) AS n,
         row_number() OVER (PARTITION BY segment ORDER BY step DESC) AS back,
         sum(bad(grad_norm__state)::INT) OVER (PARTITION BY segment) AS bad_total,
         coalesce(loss_scale > 1 OR skipped_steps > 0, false) AS scaled
     FROM train WHERE grad_norm__state IS NOT NULL),
 marked AS (SELECT *, avg(is_bad::INT) OVER tail AS share, sum(is_bad::INT) OVER tail AS bad_rows,
-    count(*) OVER tail AS left_rows,
+    count(*) OVER tail AS left_rows, avg(is_bad::INT) OVER (PARTITION BY segment ORDER BY step
+        ROWS BETWEEN CURRENT ROW AND 2 FOLLOWING) AS near,
         bool_or(is_bad AND back = 1 OR is_bad AND back = 2 AND bad_total >= 3) OVER (PARTITION BY segment) AS ends_bad
     FROM t WINDOW tail AS (PARTITION BY segment ORDER BY step ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING)),
 turned AS (SELECT segment, min(step) AS step_start FROM marked
-    WHERE is_bad AND ends_bad AND share >= $share AND (bad_rows >= $scaled_hold OR NOT scaled) GROUP BY segment),
+    WHERE is_bad AND ends_bad AND share >= $share AND near >= $share AND (bad_rows >= $scaled_hold OR NOT scaled)
+        AND (bad_rows >= $last OR NOT loss_fine OR n < $thin) GROUP BY segment),
 root AS (
     SELECT min(m.step) AS step_start, max(m.step) FILTER (WHERE is_bad) AS step_end, NULL::DOUBLE AS observed,
         NULL::DOUBLE AS expected, m.segment,

@@ -1,7 +1,10 @@
+-- Weak where the gradient turned in the row before, beside a loss that was still finite: then the loss follows.
 -- Bad is: a loss that was written as not finite; or, where no loss is logged, every forward metric that is.
 WITH t AS (
     SELECT segment, step, row_number() OVER (PARTITION BY segment ORDER BY step DESC) AS back,
         row_number() OVER (PARTITION BY segment ORDER BY step) AS k,
+        coalesce(lag(bad(grad_norm__state) AND coalesce(loss, policy_loss) <> 0) OVER (PARTITION BY segment ORDER BY step), false)
+            AS gradient_first,
         CASE WHEN bad(loss__state) THEN 'loss' WHEN bad(policy_loss__state) THEN 'policy_loss'
              WHEN bad(critic_value_loss__state) THEN 'critic_value_loss'
              WHEN loss__state IS NULL AND policy_loss__state IS NULL OR bad(grad_norm__state) THEN
@@ -30,11 +33,12 @@ root AS (
             count(*) AS "left",
         CASE arg_min(state, m.step) FILTER (WHERE is_bad) WHEN 'nonfinite' THEN 'not finite' WHEN 'pos_inf' THEN 'inf'
             WHEN 'neg_inf' THEN '-inf' ELSE arg_min(state, m.step) FILTER (WHERE is_bad) END AS shown,
-        CASE WHEN min(k) > 1 THEN 'finite before' ELSE 'from the first row on' END AS before, 'root' AS role
+        CASE WHEN min(k) > 1 THEN 'finite before' ELSE 'from the first row on' END AS before, 'root' AS role,
+        CASE WHEN arg_min(gradient_first, m.step) FILTER (WHERE is_bad) THEN $follows END AS strength
     FROM marked m JOIN turned USING (segment) WHERE m.step >= turned.step_start GROUP BY m.segment),
 passing AS (
     SELECT min(step), max(step), NULL, NULL, segment, min(signal), count(*), any_value(left_rows), min(state), '',
-        'benign'
+        'benign', NULL
     FROM marked LEFT JOIN turned USING (segment)
         WHERE is_bad AND (step_start IS NULL OR step < step_start)
         GROUP BY segment)

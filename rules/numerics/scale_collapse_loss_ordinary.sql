@@ -13,9 +13,10 @@ s AS (SELECT segment, any_value(fall) AS fall, median(loss) FILTER (WHERE step <
     FROM t
     GROUP BY segment)
 SELECT fall AS step_start, fall AS step_end, coalesce(top, before) AS observed, before AS expected, segment,
-    CASE WHEN before IS NOT NULL
+    CASE WHEN before IS NOT NULL AND top IS NOT NULL
         THEN printf('the loss stays at its level (%.4g, before %.4g) while the scale falls', coalesce(top, before), before)
-        WHEN top IS NOT NULL THEN printf('the loss is an ordinary number (%.4g) while the scale falls', top)
+        WHEN coalesce(top, before) IS NOT NULL
+            THEN printf('the loss is an ordinary number (%.4g) while the scale falls', coalesce(top, before))
         ELSE 'no loss in the log says otherwise' END AS what,
     CASE WHEN before IS NULL THEN 0.65 ELSE 0.75 END AS strength
 FROM s

@@ -3,7 +3,8 @@ b AS (SELECT segment, arg_min(step, x) AS best_step, min(x) AS best, max(step) A
     FROM e
     GROUP BY segment),
 a AS (SELECT b.segment, any_value(best_step) AS best_step, any_value(best) AS best, any_value(last_step) AS last_step,
-    any_value(last) AS last, min(e.step) AS step_start, count(e.step) AS after, min(e.x) AS low
+    any_value(last) AS last, min(e.step) AS step_start, count(e.step) AS after, min(e.x) AS low,
+    arg_min(e.x, e.step) AS first_after
     FROM b JOIN e ON e.segment = b.segment AND e.step > b.best_step GROUP BY b.segment),
 t AS (SELECT a.segment, min(t.loss) FILTER (WHERE t.step <= best_step) AS train_best,
     median(t.loss) FILTER (WHERE t.step > (best_step + last_step) / 2) AS train_now
@@ -12,5 +13,5 @@ t AS (SELECT a.segment, min(t.loss) FILTER (WHERE t.step <= best_step) AS train_
     GROUP BY a.segment)
 SELECT step_start, last_step AS step_end, last AS observed, best AS expected, segment, after
 FROM a JOIN t USING (segment)
-    WHERE after >= $hold AND low > $rise * best AND train_now >= train_best
+    WHERE after >= $hold AND low > $rise * best AND last > $on * first_after AND train_now >= train_best
     ORDER BY step_start

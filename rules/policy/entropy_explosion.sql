@@ -9,7 +9,8 @@ b AS (SELECT segment, any_value(n) AS n, median(x) FILTER (WHERE k <= greatest(5
     median(x) FILTER (WHERE k > n - greatest(5, n / 20)) AS late, quantile_cont(x, 0.1) AS floor,
         median(r) FILTER (WHERE k > n - greatest(5, n / 10)) AS r_late, max(r) - min(r) AS r_span
             FROM t
-            GROUP BY segment),
+            GROUP BY segment
+            HAVING late > $ratio * early AND late - early > $rise),
 h AS (SELECT t.*, x > floor + $left * (late - floor) AND k > greatest(5, t.n / 10) AS beyond
     FROM t JOIN b USING (segment)),
 m AS (SELECT *, share_left(beyond, segment, step) AS share FROM h),

@@ -8,7 +8,8 @@ b AS (SELECT segment, any_value(n) AS n, median(x) FILTER (WHERE k <= greatest(5
         median(r) FILTER (WHERE k <= greatest(5, n / 10)) AS r_early,
             median(r) FILTER (WHERE k > n - greatest(5, n / 20)) AS r_late, max(r) - min(r) AS r_span
             FROM t
-            GROUP BY segment),
+            GROUP BY segment
+            HAVING late > $ratio * early OR late < $shrink * early),
 h AS (SELECT t.*, (x > $ratio * early OR x < $shrink * early) AS beyond FROM t JOIN b USING (segment)),
 m AS (SELECT *, share_left(beyond, segment, step) AS share FROM h),
 o AS (SELECT segment, min(step) FILTER (WHERE beyond AND share >= 0.5) AS step_start, max(step) AS step_end

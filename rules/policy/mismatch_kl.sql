@@ -18,8 +18,8 @@ b AS (SELECT segment, signal, any_value(n) AS n, median(x) FILTER (WHERE k <= gr
 h AS (SELECT n.*, early, late, x > level OR (n.n >= 10 AND x > $growth * early AND x > low) AS high
     FROM n JOIN b USING (segment, signal)),
 m AS (SELECT *, share_left(high, (segment, signal), step) AS share
-    FROM h)
-SELECT min(step) FILTER (WHERE high AND share >= 0.6) AS step_start, max(step) AS step_end, any_value(late) AS observed,
+    FROM h LEFT JOIN (SELECT segment, onset AS opened FROM gap WHERE main) USING (segment))
+SELECT min(step) FILTER (WHERE high AND share >= 0.6 AND step >= coalesce(opened, 0)) AS step_start, max(step) AS step_end, any_value(late) AS observed,
     any_value(early) AS expected, segment, signal
 FROM m GROUP BY segment, signal
 HAVING step_start IS NOT NULL AND count(*) FILTER (WHERE high) >= 3

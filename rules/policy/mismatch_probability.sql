@@ -13,8 +13,8 @@ h AS (SELECT n.*, early, late, CASE WHEN signal = 'mismatch_pearson' THEN x < $p
     OR (x > $growth * early AND x > $floor AND b.n >= 10) END AS high
     FROM n JOIN b USING (segment, signal)),
 m AS (SELECT *, share_left(high, (segment, signal), step) AS share
-    FROM h)
-SELECT min(step) FILTER (WHERE high AND share >= 0.6) AS step_start, max(step) AS step_end, any_value(late) AS observed,
+    FROM h LEFT JOIN (SELECT segment, onset AS opened FROM gap WHERE main) USING (segment))
+SELECT min(step) FILTER (WHERE high AND share >= 0.6 AND step >= coalesce(opened, 0)) AS step_start, max(step) AS step_end, any_value(late) AS observed,
     any_value(early) AS expected, segment, signal, CASE WHEN count(*) < 3 THEN 0.7 END AS strength
 FROM m GROUP BY segment, signal
 HAVING step_start IS NOT NULL AND count(*) FILTER (WHERE high) >= least(3, count(*))

@@ -20,7 +20,8 @@ m AS (SELECT *, share_left(beyond, (segment, signal), step) AS share FROM h),
 o AS (SELECT segment, signal, min(step) FILTER (WHERE beyond AND share >= 0.5) AS step_start, max(step) AS step_end
     FROM m
     GROUP BY segment, signal)
-SELECT step_start, step_end, late AS observed, mid AS expected, segment, signal
+SELECT step_start, step_end, late AS observed, mid AS expected, segment, signal,
+    CASE WHEN mid IS NULL THEN printf('%s is at %.3g', signal, late) ELSE printf('%s %.3g -> %.3g', signal, mid, late) END AS what
 FROM b JOIN o USING (segment, signal)
     WHERE late > $absurd OR n >= 15 AND late > level
         AND (late > $ratio * greatest(mid, 1e-6) OR late > 10 * level AND mid <= level)

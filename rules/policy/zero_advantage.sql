@@ -6,7 +6,7 @@ WITH t AS (SELECT segment, step,
         coalesce(coalesce(reward_max, score_max) > coalesce(reward_min, score_min), false) AS varied,
         coalesce(coalesce(reward_min, score_min) = max(coalesce(reward_max, score_max)) OVER w
             AND coalesce(reward_min, score_min) > min(coalesce(reward_min, score_min)) OVER w, false) AS solved,
-        bad(grad_norm__state) AS poisoned
+        bad(grad_norm__state) AS poisoned, coalesce(grad_norm = 0 AND grad_norm__state = 'finite', false) AS idle
     FROM train
         WHERE coalesce(zero_std_frac__state, advantage_max__state, reward_std__state) IS NOT NULL
         WINDOW w AS (PARTITION BY segment)),
@@ -21,15 +21,15 @@ s AS (SELECT m.segment, min(step) AS step_start, max(step) AS step_end, count(*)
     count(*) FILTER (WHERE by_groups OR by_advantage OR by_spread) AS rows_bad,
         count(*) FILTER (WHERE by_advantage AND varied) AS certain, bool_or(poisoned) AS poisoned,
             any_value(rows_all) AS rows_all, avg(solved::INT) AS solved, count(*) FILTER (WHERE by_groups) AS groups,
-            count(*) FILTER (WHERE by_advantage) AS advantages
+            count(*) FILTER (WHERE by_advantage) AS advantages, count(*) FILTER (WHERE idle) AS idle
     FROM m JOIN f USING (segment) WHERE step >= first GROUP BY m.segment)
 SELECT step_start, step_end, rows_bad::DOUBLE AS observed, 0.0 AS expected, segment, rows_bad, rows_seen,
     CASE WHEN groups > 0 THEN 'the share of groups with equal rewards is 95 % or more'
          WHEN certain > 0 THEN 'advantages are 0 although rewards vary, so the answers inside each group are alike'
          WHEN advantages > 0 THEN 'every advantage is 0'
              ELSE 'the within-group spread of the reward is exactly 0' END AS what,
-    CASE WHEN rows_bad < $hold AND certain = 0 THEN 0.7 ELSE 0.85 END AS strength
+    CASE WHEN rows_bad < $hold AND certain = 0 THEN 0.7 ELSE 0.88 END AS strength
 FROM s
-    WHERE (rows_bad >= $hold OR rows_bad = rows_seen AND rows_seen = rows_all AND (rows_seen >= 2 OR advantages > 0))
+    WHERE (rows_bad >= $hold OR rows_bad = rows_seen AND rows_seen = rows_all AND (rows_seen >= 2 OR advantages > 0 OR idle = rows_seen))
         AND NOT poisoned AND solved < 0.5
     ORDER BY step_start

@@ -8,13 +8,19 @@ b AS (SELECT segment, any_value(n) AS n, median(x) FILTER (WHERE k > 2 AND k <= 
         median(l) FILTER (WHERE k > 2 AND k <= greatest(8, n / 5)) AS l_early,
             median(l) FILTER (WHERE k > n - greatest(5, n / 20)) AS l_late
             FROM t
-            GROUP BY segment),
+            GROUP BY segment
+            HAVING late > $ratio * early),
 h AS (SELECT t.*, k > 2 AND x > $ratio * early AS beyond FROM t JOIN b USING (segment)),
 m AS (SELECT *, share_left(beyond, segment, step) AS share FROM h),
+v AS (SELECT t.segment, 1.4826 * median(abs(x - early)) AS sigma
+    FROM t JOIN b USING (segment)
+    WHERE k > 2 AND k <= greatest(8, t.n / 5)
+    GROUP BY t.segment),
 o AS (SELECT segment, min(step) FILTER (WHERE beyond AND share >= 0.5) AS step_start, max(step) AS step_end
     FROM m
     GROUP BY segment)
 SELECT step_start, step_end, late AS observed, early AS expected, segment, late / early AS times, $ratio AS ratio
-FROM b JOIN o USING (segment)
-    WHERE n >= 20 AND late > $ratio * early AND coalesce(l_late <= $length * l_early, true)
+FROM b JOIN o USING (segment) JOIN v USING (segment)
+    WHERE n >= 20 AND late > $ratio * early AND late - early > greatest($least, $noise * sigma)
+        AND coalesce(l_late <= $length * l_early, true)
     ORDER BY step_start

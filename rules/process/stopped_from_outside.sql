@@ -1,3 +1,3 @@
 SELECT step AS step_start, step AS step_end, NULL::DOUBLE AS observed, NULL::DOUBLE AS expected, segment, rank, source,
     line, place, text
-FROM events WHERE kind = 'stopped' ORDER BY seq LIMIT 1
+FROM events WHERE kind IN ('stopped', 'evicted') ORDER BY seq LIMIT 1

@@ -1,0 +1,16 @@
+-- In the same row counts: the reward is computed before the loss.
+WITH t AS (SELECT segment, step, bad(score__state) OR score__state IS NULL AND bad(reward__state) AS is_bad,
+    coalesce(score__state, reward__state) AS state,
+    bad(grad_norm__state) OR bad(loss__state) OR bad(policy_loss__state) AS broken
+    FROM train
+    WHERE coalesce(score__state, reward__state) IS NOT NULL),
+s AS (SELECT segment, min(step) FILTER (WHERE is_bad) AS step_start, max(step) FILTER (WHERE is_bad) AS step_end,
+    count(*) FILTER (WHERE is_bad) AS rows_bad, arg_min(state, step) FILTER (WHERE is_bad) AS state,
+    min(step) FILTER (WHERE broken) AS broke
+    FROM t
+    GROUP BY segment)
+SELECT step_start, step_end, NULL::DOUBLE AS observed, NULL::DOUBLE AS expected, segment, broke,
+    replace(replace(replace(state, 'nonfinite', 'null'), 'pos_', ''), 'neg_', '-') AS shown
+FROM s
+WHERE rows_bad >= $rows AND step_start <= broke
+ORDER BY step_start

@@ -1,0 +1,37 @@
+-- The onset is the first row that leaves everything seen before by the width of it.
+WITH t AS (SELECT segment, step, coalesce(score, reward) AS x, entropy AS e, response_length AS l,
+    row_number() OVER w AS k,
+    count(*) OVER (PARTITION BY segment) AS n, abs(coalesce(score, reward) - lag(coalesce(score,
+        reward)) OVER w) AS d, max(coalesce(score, reward)) OVER b AS hi_so_far,
+    min(coalesce(score, reward)) OVER b AS lo_so_far
+    FROM train
+    WHERE fin(coalesce(score, reward))
+    WINDOW w AS (PARTITION BY segment ORDER BY step),
+        b AS (PARTITION BY segment ORDER BY step ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)),
+o AS (SELECT segment, min(k) AS onset
+    FROM t
+    WHERE k > 5 AND k <= n - 4 AND x > hi_so_far + (hi_so_far - lo_so_far)
+    GROUP BY segment),
+s AS (SELECT segment, onset, min(step) FILTER (WHERE k = onset) AS step_start, max(step) AS step_end,
+    median(x) FILTER (WHERE k < onset AND k >= onset - 10) AS before,
+    max(x) FILTER (WHERE k < onset AND k >= onset - 10) AS hi, min(x) FILTER (WHERE k < onset
+        AND k >= onset - 10) AS lo,
+    median(x) FILTER (WHERE k >= onset AND k < onset + 3) AS first, median(x) FILTER (WHERE k > n - 4) AS late,
+    1.4826 / sqrt(2) * median(d) FILTER (WHERE k < onset) AS sigma,
+    avg(e) FILTER (WHERE k >= onset AND k < onset + 2) AS e_at,
+    avg(l) FILTER (WHERE k >= onset AND k < onset + 2) AS l_at,
+    min(e) FILTER (WHERE k < onset AND k >= onset - 10) AS e_lo,
+    max(e) FILTER (WHERE k < onset AND k >= onset - 10) AS e_hi,
+    min(l) FILTER (WHERE k < onset AND k >= onset - 10) AS l_lo,
+    max(l) FILTER (WHERE k < onset AND k >= onset - 10) AS l_hi
+    FROM t JOIN o USING (segment)
+    GROUP BY segment, onset),
+h AS (SELECT s.segment, avg((x > hi + $wide * (hi - lo))::INT) AS held FROM t JOIN s USING (segment)
+    WHERE k >= onset GROUP BY s.segment)
+SELECT step_start, step_end, late AS observed, before AS expected, segment, first
+FROM s JOIN h USING (segment)
+WHERE held >= $hold AND first - before > $noise * sigma AND hi - lo > 0
+    AND late - before >= $growth * (first - before)
+    AND coalesce(e_at BETWEEN e_lo - $room * (e_hi - e_lo) AND e_hi + $room * (e_hi - e_lo), true)
+    AND coalesce(l_at BETWEEN (1 - $length) * l_lo AND (1 + $length) * l_hi, true)
+ORDER BY step_start

@@ -1,0 +1,28 @@
+-- Per step the median and spread of the ranks; then per rank the first step from which on it is far away for good.
+WITH t AS (SELECT segment, step, rank, grad_norm AS x, loss AS l FROM rank WHERE fin(grad_norm)),
+m AS (SELECT segment, step, median(x) AS mid, 1.4826 * mad(x) AS sigma, median(l) AS l_mid,
+    1.4826 * mad(l) AS l_sigma,
+    count(*) AS ranks
+    FROM t
+    GROUP BY segment, step),
+f AS (SELECT t.*, mid, l_mid, l_sigma, ranks, ranks >= $least
+    AND abs(x - mid) > greatest($sigmas * sigma, $apart * abs(mid)) AND abs(mid) > 0 AS far
+    FROM t JOIN m USING (segment, step)),
+one AS (SELECT segment, rank FROM f GROUP BY segment, rank HAVING count(*) FILTER (WHERE far) >= $rows),
+h AS (SELECT f.*, share_left(far, (segment, rank), step) AS share FROM f JOIN one USING (segment, rank)),
+o AS (SELECT segment, rank, min(step) FILTER (WHERE far AND share >= $hold) AS step_start, max(step) AS step_end
+    FROM h
+    GROUP BY segment, rank),
+s AS (SELECT segment, rank, any_value(step_start) AS step_start, any_value(step_end) AS step_end,
+    median(x) AS observed,
+    median(mid) AS expected, max(ranks) AS ranks, count(*) AS seen,
+    avg((abs(l - l_mid) <= greatest($sigmas * l_sigma, $same * abs(l_mid)))::INT) AS agrees
+    FROM h JOIN o USING (segment, rank)
+    WHERE step >= step_start
+    GROUP BY segment, rank)
+SELECT step_start, step_end, observed, expected, segment, rank, ranks,
+    CASE WHEN agrees IS NULL THEN '' ELSE ', while its loss stays with theirs' END AS loss_note
+FROM s
+WHERE seen >= $rows AND step_start > (SELECT min(step) FROM t) AND coalesce(agrees >= $hold, true)
+    AND (SELECT count(*) FROM s x WHERE x.segment = s.segment) = 1
+ORDER BY step_start
