@@ -19,10 +19,14 @@ from faultproxy.analyzer.errors import InputError, SchemaError
 from faultproxy.analyzer.files import atomic_folder, atomic_path
 from faultproxy.analyzer.longform import Rows, utf8
 from faultproxy.analyzer.schema import (
+    CONTAINER,
+    COPY,
+    DERIVED,
     EVENTS,
     EVENTS_KEY,
     MAX_LONE_EVENTS,
     ORDER,
+    ORIGIN,
     ROW_GROUP,
     RUN_KEY,
     SAMPLES,
@@ -35,14 +39,6 @@ from faultproxy.analyzer.schema import (
 )
 from faultproxy.analyzer.trace import Trace
 
-#: Format of the source that stands for the canonical file itself; it is read again, so it is never written.
-CONTAINER = "canonical"
-#: The same where it names no files it was made from: it is the origin itself.
-ORIGIN = "canonical-parquet"
-#: A temporary canonical file that holds the rows of a large source of another format until the program ends.
-COPY = "temporary-copy"
-#: Fact of a trace whose whole-model columns are medians over ranks: they are derived again, so never written.
-DERIVED = "values_are_median_of_ranks"
 #: Facts that run.json names at its top; unknown is null.
 _NAMED = ("framework", "algorithm", "model", "precision", "parallelism", "hardware", "hyperparameters")
 

@@ -81,7 +81,8 @@ class Rule:
 
     def _table(self, name: str) -> dict[str, Any]:
         try:
-            return _parsed(self.tables).get(name, {})
+            found: dict[str, Any] = _parsed(self.tables).get(name, {})
+            return found
         except tomllib.TOMLDecodeError as error:
             raise RuleError(f"rules/{self.id.replace('-', '_')}.toml: {error}") from error
 
@@ -139,7 +140,12 @@ def _rule(family: str, name: str, toml: str, sql: str) -> Rule:
         ) from error
 
 
-def _files() -> Iterator[tuple[str, str, str, str]]:
+@cache
+def _files() -> tuple[tuple[str, str, str, str], ...]:
+    return tuple(_read())
+
+
+def _read() -> Iterator[tuple[str, str, str, str]]:
     for family in FAMILIES:
         folder = files("faultproxy.rules").joinpath(family)
         if not folder.is_dir():

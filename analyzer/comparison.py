@@ -55,8 +55,11 @@ _CLEAN, _AGREE = 1e-3, 0.006
 #: too) and in the layer below it: rounded weights and activations stay at 0.3 to 0.7 of it, noise on a router is above 1.6.
 _OWN, _INPUT = 10.0, 40.0
 
+#: Rows of a run that are enough to see a gap: of a longer one evenly spread rows are read.
+_ROWS = 20_000
 _SERIES = " UNION ALL ".join(
-    f"SELECT segment, step, '{signal}' AS signal, {place} AS place, abs({value}) AS x FROM train WHERE fin({value})"
+    f"SELECT segment, step, '{signal}' AS signal, {place} AS place, abs({value}) AS x FROM train "
+    f"WHERE fin({value}) AND row % greatest(1, rows // {_ROWS}) = 0"
     for place, (signal, value) in enumerate(_GAPS.items())
 )
 #: The rows of each signal of the gap, with its early level, whether the row is hot, and the onset: the row that has the

@@ -20,6 +20,8 @@ from faultproxy.analyzer.views import Views, declared
 if TYPE_CHECKING:
     from faultproxy.analyzer.against import Comparison
 
+#: Rows from which rules run abreast, and how many.
+_ABREAST_FROM, _ABREAST = 20_000, 2
 #: A rule that finds more islands than this shows the first ones; the count stays in the outcome.
 MAX_FINDINGS = 8
 
@@ -72,7 +74,15 @@ def run(trace: Trace, rules: Sequence[Rule] | None = None, against: Comparison |
     views = Views(trace, declared([rule for rule in rules if against is not None or rule.view != "against"]), against)
     lacking = {rule.id: _lacking(rule, views) for rule in rules}
     idle = _idle([rule for rule in rules if rule.guard and lacking[rule.id] is None], views)
-    return [_run(rule, views, lacking[rule.id], rule.id in idle) for rule in rules]
+    if len(trace.frame) < _ABREAST_FROM:
+        return [_run(rule, views, views.con, lacking[rule.id], rule.id in idle) for rule in rules]
+    from concurrent.futures import ThreadPoolExecutor
+
+    # A query over one row group keeps one core busy; a cursor each, because a connection runs one query at a time.
+    with ThreadPoolExecutor(_ABREAST) as pool:
+        return list(
+            pool.map(lambda rule: _run(rule, views, views.con.cursor(), lacking[rule.id], rule.id in idle), rules)
+        )
 
 
 def _idle(guarded: Sequence[Rule], views: Views) -> set[str]:
@@ -91,14 +101,14 @@ def _idle(guarded: Sequence[Rule], views: Views) -> set[str]:
     return {rule.id for rule, holds in zip(guarded, row or (), strict=True) if not holds}
 
 
-def _run(rule: Rule, views: Views, lacking: str | None, idle: bool) -> Outcome:
+def _run(rule: Rule, views: Views, con: duckdb.DuckDBPyConnection, lacking: str | None, idle: bool) -> Outcome:
     if lacking is not None:
         return Outcome(rule, "not_applicable", reason=lacking)
     if idle or (rule.kinds and not any(kind in views.counts["events"] for kind in rule.kinds)):
         return Outcome(rule, "clean")
     try:
         names = sql_params(rule.sql)
-        cursor = views.con.execute(rule.sql, {name: rule.params[name] for name in names})
+        cursor = con.execute(rule.sql, {name: rule.params[name] for name in names})
         columns = [entry[0] for entry in cursor.description or ()]
         rows = [dict(zip(columns, row, strict=True)) for row in cursor.fetchmany(MAX_FINDINGS)]
     except (duckdb.Error, KeyError) as error:

@@ -62,6 +62,14 @@ _DUCKDB = {
 _BAD = ", ".join(f"'{state}'" for state in BAD_STATES)
 #: SQL: true for a state that means "this number was not finite".
 BAD_SQL = f"state IN ({_BAD})"
+#: Format of the source that stands for the canonical file itself; it is read again, so it is never written.
+CONTAINER = "canonical"
+#: The same where it names no files it was made from: it is the origin itself.
+ORIGIN = "canonical-parquet"
+#: A temporary canonical file that holds the rows of a large source of another format until the program ends.
+COPY = "temporary-copy"
+#: Fact of a trace whose whole-model columns are medians over ranks: they are derived again, so never written.
+DERIVED = "values_are_median_of_ranks"
 
 
 def arrow(columns: dict[str, tuple[str, bool]]) -> Any:

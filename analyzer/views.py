@@ -125,7 +125,9 @@ class Views:
                 continue
             values = column.values
             table[name] = values + [None] * (size - len(values))
-            count[name] = size - table[name].count(None) + sum(1 for row in column.states if table[name][row] is None)
+            if size < _SMALL:
+                count[name] = size - table[name].count(None)
+            count[name] = count.get(name, 0) + sum(1 for row in column.states if table[name][row] is None)
             select.append(f'"{name}"::DOUBLE AS "{name}"')
             finite = f"CASE WHEN \"{name}\" IS NOT NULL THEN '{FINITE}' END"
             if column.states:
@@ -134,6 +136,12 @@ class Views:
             else:
                 select.append(f'{finite} AS "{name}__state"')
         self._create("train_wide", table, size)
+        if count and size >= _SMALL:  # counting in lists of a long run takes longer than any rule
+            found = self.con.execute(
+                f"SELECT {', '.join(f'count({_q(name)})' for name in count)} FROM train_wide"
+            ).fetchone()
+            for name, held in zip(count, found or (), strict=True):
+                count[name] += held
         # Small: a table spares every query the window functions, and planning costs more than any plan saves.
         kind = "TABLE" if size < _SMALL else "VIEW"
         self.con.execute(f"CREATE {kind} train AS SELECT {', '.join(select)} FROM train_wide")

@@ -16,6 +16,7 @@ from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
+from faultproxy.analyzer.lazy import lazy
 from faultproxy.analyzer.trace import Key
 
 _STATS = "mean|max|min|std|median|p10|p25|p50|p75|p90|p95|p99"
@@ -26,9 +27,9 @@ _PLACE = {
     "label": r"(?P<label>.+?)",
     "n": r"\d+",
 }
-_EVAL = re.compile(r"^(?:eval|validation|valid|val|test)(?:[_/\-. ]|(?=loss))(?:set[_/ ])?(?P<rest>.+)$", re.IGNORECASE)
+_EVAL = lazy(r"^(?:eval|validation|valid|val|test)(?:[_/\-. ]|(?=loss))(?:set[_/ ])?(?P<rest>.+)$", re.IGNORECASE)
 #: `train_rollout_kl (megatron impl)`: a name with a remark behind it.
-_REMARK = re.compile(r"^(?P<key>.*\S)\s+[(\[][^()\[\]]*[)\]]$")
+_REMARK = lazy(r"^(?P<key>.*\S)\s+[(\[][^()\[\]]*[)\]]$")
 #: Words of a path segment under which a familiar word means something else (`timing_s/reward` is a time).
 FOREIGN = frozenset((
     "timing", "time", "timer", "timers", "times", "perf", "performance", "system", "ray", "machine", "hardware",
@@ -44,10 +45,10 @@ _FILLERS = frozenset((
     "current", "cur", "curr", "running", "smoothed", "ppo", "grpo", "rl", "rlhf", "dpo", "sft", "dapo", "gspo", "rloo",
     "trainer", "optim", "optimizer", "metrics", "metric", "stats", "losses",
 ))  # fmt: skip
-_WORD = re.compile(r"p\d{2}(?!\d)|[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-_NAME = re.compile(r"[\w\s/.:()\[\]#%-]+\Z", re.ASCII)
+_WORD = lazy(r"p\d{2}(?!\d)|[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_NAME = lazy(r"[\w\s/.:()\[\]#%-]+\Z", re.ASCII)
 #: `learning-rate(group0)`, `lr/group_0`, `lr-pg_0`: the first of several groups stands for the run.
-_GROUP = re.compile(r"[\s_/(\[.-]*(?:group|pg)[\s_]?0[)\]]?\Z", re.IGNORECASE)
+_GROUP = lazy(r"[\s_/(\[.-]*(?:group|pg)[\s_]?0[)\]]?\Z", re.IGNORECASE)
 #: A unit among the words of a name, and the factor to the unit of the signal it may stand beside.
 _UNITS = {
     "s": {"ms": 1e-3, "s": 1.0, "sec": 1.0, "secs": 1.0, "seconds": 1.0},
@@ -145,7 +146,7 @@ def _pattern(alias: str) -> re.Pattern[str]:
     pattern = re.escape(alias).replace(r"\{", "{").replace(r"\}", "}")
     for place, regex in _PLACE.items():
         pattern = pattern.replace("{" + place + "}", regex)
-    return re.compile(pattern + r"\Z")
+    return lazy(pattern + r"\Z")
 
 
 @cache

@@ -6,6 +6,7 @@ The truth is the corpus's own: factor and cause from the injector, failure type 
 effect, or that the oracle calls healthy, count neither way and are reported apart.
 
 `--split development` are the programs that rules may be written from (fixtures/corpus/split.toml), `held-out` all others.
+`--against seed` gives each run a healthy run of another seed as the good run, `twin` the healthy run of its own seed.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from faultproxy.proxy.lab import export, store
 CORPUS = Path(__file__).resolve().parent.parent / "fixtures" / "corpus"
 POSITIVE = {"depth", "routing", "precision"}
 SPLITS = ("held-out", "development", "all")
+AGAINST = ("none", "seed", "twin")
 Row = dict[str, Any]
 
 
@@ -50,10 +52,10 @@ def log(trace: Trace, format_: str, level: int) -> Trace:
         return read([str(path)])[0]
 
 
-def answer(trace: Trace, format_: str, level: int) -> Row:
-    """The diagnosis of the log of a run."""
+def answer(trace: Trace, format_: str, level: int, good: Trace | None = None) -> Row:
+    """The diagnosis of the log of a run, beside that of a good run if one is given."""
     try:
-        return document(diagnose(log(trace, format_, level)))
+        return document(diagnose(log(trace, format_, level), good and log(good, format_, level)))
     except InputError as error:
         return {"verdict": "unread", "failure_type": None, "factor": "undetermined", "causes": [], "error": str(error)}
 
@@ -64,14 +66,26 @@ def format_of(row: Row, trace: Trace, seed: int) -> str:
     return fitting[int(hashlib.sha256(f"{seed}/{row['run']}".encode()).hexdigest(), 16) % len(fitting)]
 
 
-def answers(program: str, corpus: Path, levels: Sequence[int], seed: int, share: float) -> list[tuple[int, Row, Row]]:
+def answers(
+    program: str, corpus: Path, levels: Sequence[int], seed: int, share: float, against: str
+) -> list[tuple[int, Row, Row]]:
     """(level, row of the manifest, diagnosis) of each run of a program that the draw keeps."""
     found = []
+    healthy = {} if against == "none" else {r["seed"]: t for r, t in store.load(corpus, program) if r["fault"] is None}
     for row, trace in store.load(corpus, program):
         if row["error"] is None and _draw(seed, row["run"]) < share:
             slim = {key: value for key, value in row.items() if key != "effect"}
-            found += [(level, slim, answer(trace, format_of(row, trace, seed), level)) for level in levels]
+            good = _good(healthy, row, against) if healthy else None
+            found += [(level, slim, answer(trace, format_of(row, trace, seed), level, good)) for level in levels]
     return found
+
+
+def _good(healthy: dict[int, Trace], row: Row, against: str) -> Trace:
+    """The twin of a faulty run, or a healthy run some seeds on; of a healthy run always another."""
+    if against == "twin" and row["fault"] is not None:
+        return healthy[row["seed"]]
+    seeds = sorted(healthy)
+    return healthy[seeds[(seeds.index(row["seed"]) + len(seeds) // 2) % len(seeds)]]
 
 
 def _draw(seed: int, run: str) -> float:
@@ -142,7 +156,9 @@ def rows(options: argparse.Namespace) -> Iterator[tuple[int, Row, Row]]:
     of = set(chosen)
     made = sum(row["error"] is None and row["program"] in of for row in store.manifest(options.corpus))
     share = min(1.0, options.runs / made) if options.runs else 1.0
-    work = partial(answers, corpus=options.corpus, levels=options.levels, seed=options.seed, share=share)
+    work = partial(
+        answers, corpus=options.corpus, levels=options.levels, seed=options.seed, share=share, against=options.against
+    )
     with ProcessPoolExecutor(options.jobs) as pool:
         for found in pool.map(work, chosen):
             yield from found
@@ -151,6 +167,7 @@ def rows(options: argparse.Namespace) -> Iterator[tuple[int, Row, Row]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--split", choices=SPLITS, default="held-out")
+    parser.add_argument("--against", choices=AGAINST, default="none")
     parser.add_argument("--runs", type=int, default=0, help="about this many, drawn at random; 0 for all")
     parser.add_argument("--levels", type=int, nargs="+", default=list(export.LEVELS))
     parser.add_argument("--seed", type=int, default=0)
@@ -161,7 +178,9 @@ def main() -> None:
     for level, row, got in rows(options):
         tables[level].add(row, got)
     some = next(iter(tables.values()))
-    print(f"{options.split}: {some.healthy + some.failing + some.silent} runs, seed {options.seed}")
+    print(
+        f"{options.split}: {some.healthy + some.failing + some.silent} runs, seed {options.seed}, good run: {options.against}"
+    )
     print(HEAD)
     for level, table in tables.items():
         print(table.line(level))

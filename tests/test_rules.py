@@ -147,7 +147,8 @@ def test_same_version_is_for_preview_rules(status, taken):
         ("roles", {"failure_type": None}, "a root rule, and only a root rule"),
         ("probabilities", {"causes": {"data": 0.7, "config": 0.7}}, "causes sum to 1.4"),
         ("texts", {"title": ""}, "title is empty"),
-        ("params", {"params": {}}, "is no parameter"),
+        ("params", {"tables": "[text]"}, "is no parameter"),
+        ("reasons", {"tables": "[text]"}, "every vote and cause has a reason"),
         (
             "columns_declared",
             {"optional": ("lr", "perplexity")},

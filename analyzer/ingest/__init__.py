@@ -23,6 +23,7 @@ from faultproxy.analyzer.ingest.log import Log
 from faultproxy.analyzer.ingest.merge import merge
 from faultproxy.analyzer.ingest.source import File, natural, walk
 from faultproxy.analyzer.ingest.text import read_text
+from faultproxy.analyzer.lazy import lazy
 from faultproxy.analyzer.trace import Source, Trace
 
 if TYPE_CHECKING:
@@ -35,12 +36,12 @@ _NOT_TRACES = {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".npy", ".npz", "
 #: Files beside a checkpoint, a data set, or a set of labelled logs that carry no metrics.
 _NOT_METRICS = {"config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "special_tokens_map.json", "vocab.json", "added_tokens.json", "model.safetensors.index.json", "preprocessor_config.json", "all_results.json", "train_results.json", "eval_results.json", "adapter_config.json", "args.json", "ds_config.json", "labels.jsonl", "merges.txt", "requirements.txt"}  # fmt: skip
 #: Sub-folders that belong to the run of the folder that holds them.
-_PARTS = re.compile(
+_PARTS = lazy(
     r"^(?:checkpoint|ckpt|global_step|iter|rank|node|worker|logs?|tb|tensorboard|output|metrics|attempt|restart|stdout|stderr|torchelastic|default)?[_.-]?\d*$|^none_\w+$",
     re.IGNORECASE,
 )
 #: torchrun's own layout: `attempt_0/3/stderr.log` is rank 3.
-_RANK = re.compile(r"(?:(?:^|[_.\-/])rank[_\-]?|attempt_\d+/)(\d{1,6})(?=[_.\-/]|$)", re.IGNORECASE)
+_RANK = lazy(r"(?:(?:^|[_.\-/])rank[_\-]?|attempt_\d+/)(\d{1,6})(?=[_.\-/]|$)", re.IGNORECASE)
 #: Lines of an unknown text in which the last-resort reader must find its first row.
 PATIENCE = 500_000
 #: A folder with more candidate files than this is sampled in name order, and the report says so.

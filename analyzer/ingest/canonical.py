@@ -18,15 +18,17 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 
 from faultproxy.analyzer import rollup
-from faultproxy.analyzer.canonical import CONTAINER, DERIVED, ORIGIN
 from faultproxy.analyzer.errors import SchemaError
 from faultproxy.analyzer.ingest import ondisk
 from faultproxy.analyzer.ingest.log import Log
 from faultproxy.analyzer.schema import (
     BAD_SQL,
     BARE,
+    CONTAINER,
+    DERIVED,
     EVENTS,
     EVENTS_KEY,
+    ORIGIN,
     RUN_KEY,
     SCHEMA,
     quoted,

@@ -11,11 +11,12 @@ import re
 from typing import NamedTuple
 
 from faultproxy.analyzer.ingest.tokens import MAX_KEY, number
+from faultproxy.analyzer.lazy import lazy
 from faultproxy.analyzer.trace import FINITE, QUANTISED, Cell
 
 #: Longer lines are data, not metrics.
 MAX_LINE = 4000
-_NOISE = re.compile(
+_NOISE = lazy(
     r"\d{4}[-/.]\d\d[-/.]\d\d(?:[T ]+\d\d:\d\d(?::\d\d(?:[.,]\d{1,9})?)?)?(?:Z|[+-]\d\d:?\d\d)?"
     r"|(?<![\w:])\d{1,3}:\d\d(?::\d\d)?(?:[.,]\d{1,9})?(?![\w:])"
     r"|(?<![\w])[\w./-]{1,100}\.(?:py|cc|cpp|cuh?|rs|go|java|jl)(?::|, line |\()\d+\)?|\([\w.]{1,60}:\d{1,6}\)"
@@ -29,14 +30,14 @@ _KEY = rf"{_NAME}(?: {_NAME}){{0,3}}"
 _NUMBER = r"[+-]?(?:\d{1,3}(?:,\d{3})++(?![,\d])(?:\.\d+)?|\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|(?i:nan|inf(?:inity)?))"
 _RATE = r"(?:(?i:tok(?:en)?s?|samples?|it(?:er)?s?|steps?|seqs?|imgs?)/s(?:ec)?|(?:m?s|sec)/(?:it(?:er)?|step|batch))"
 _UNIT = rf"(?:[kKMG]?\s?{_RATE}|[kKMGT]i?B|(?i:ms|us|secs?|min|hrs?)|[smhkKMGBxX%])"
-_PAIR = re.compile(
+_PAIR = lazy(
     rf"(?<![\w./%@-])[\d_./%@-]*+(?P<key>{_KEY})[\"'`]?(?:\s*(?P<remark>[(\[][^()\[\]]{{1,20}}[)\]]))?"
     rf"(?P<sep>\s*(?:=>|->|[=:]|\.{{2,80}}|\|)\s*|\s+)[\"'`(\[#]?(?:(?:np\.|torch\.)?(?:float\d{{1,3}}|tensor|array)\(\[?)?"
     rf"(?P<value>{_NUMBER})(?:\s?(?P<unit>{_UNIT})(?![\w/]))?(?!\w)(?!\.\d)(?P<of>\s?/\s?\d{{1,12}}(?![\d.]))?"
 )
-_FIRST = re.compile(rf"(?<![\w.])(?P<value>{_NUMBER})\s?(?P<unit>[kKM]?\s?{_RATE})(?![\w/])")
-_FRACTION = re.compile(r"(?:^|[\s\[(|#,])(?P<at>\d{1,12})\s?/\s?(?P<of>\d{1,12})(?=[\s\])|,:;]|$)")
-_LEADING = re.compile(r"\s*[\[(#<]{0,2}\s?(?P<at>\d{1,12})\s?[\])>:|,;.]{0,2}(?=\s|$)")
+_FIRST = lazy(rf"(?<![\w.])(?P<value>{_NUMBER})\s?(?P<unit>[kKM]?\s?{_RATE})(?![\w/])")
+_FRACTION = lazy(r"(?:^|[\s\[(|#,])(?P<at>\d{1,12})\s?/\s?(?P<of>\d{1,12})(?=[\s\])|,:;]|$)")
+_LEADING = lazy(r"\s*[\[(#<]{0,2}\s?(?P<at>\d{1,12})\s?[\])>:|,;.]{0,2}(?=\s|$)")
 #: A name of a step, in its normal form, by how well it counts rows.
 STEP_NAMES = {
     name: at

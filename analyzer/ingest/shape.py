@@ -6,13 +6,13 @@ size stays as it is. A step is an integer of those lines that grows. Only the fi
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from faultproxy.analyzer.ingest.pairs import STEP_NAMES, WITHIN_EPOCH, Scan, scan
+from faultproxy.analyzer.lazy import lazy
 from faultproxy.analyzer.trace import Cell
 from faultproxy.analyzer.vocabulary import CRITIC, FOREIGN, resolve
 
@@ -23,10 +23,10 @@ _OFTEN = 3
 #: Share of neighbouring rows between which a step must grow; restarts and epochs are the rest.
 _GROWS = 0.7
 #: A setting's dotted path (`trainer.optim.lr`), a command-line flag, a printed object.
-_SETTING = re.compile(
+_SETTING = lazy(
     r"\w\.\w+\.\w[\w.]*\s?[=:]\s?\S|(?:^|\s)--[a-z]|(?:^|[\s(])(?:Namespace|Config|\w+Args|\w+Arguments|\w+Config)\("
 )
-_PATH = re.compile(r"\w\.\w+\.\w")
+_PATH = lazy(r"\w\.\w+\.\w")
 
 
 @dataclass(slots=True)

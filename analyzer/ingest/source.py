@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from faultproxy.analyzer.errors import UnreadableError
+from faultproxy.analyzer.lazy import lazy
 
 CHUNK = 1 << 20
 MAX_LINE = 4 << 20
@@ -170,7 +171,14 @@ class File:
         """Decoded physical lines (split at `\\n`, as an editor numbers them), each cut at MAX_LINE bytes."""
         if self.encoding.startswith("utf-16"):
             yield from self._wide_lines()
-            return
+        else:
+            yield from map(decoded, self._byte_lines())
+
+    def raw_lines(self) -> Iterator[str | bytes]:
+        """The same lines, as bytes where they are UTF-8: for a parser that reads bytes, which spares decoding them."""
+        return self._wide_lines() if self.encoding.startswith("utf-16") else self._byte_lines()
+
+    def _byte_lines(self) -> Iterator[bytes]:
         rest = b""
         cut = False
         for chunk in self.chunks():
@@ -182,15 +190,15 @@ class File:
                 if cut:  # the tail of a line that was already cut
                     cut = False
                     continue
-                yield _text(part)
+                yield part
             if len(rest) > MAX_LINE:
                 if not cut:
-                    yield _text(rest[:MAX_LINE])
+                    yield rest[:MAX_LINE]
                     self.truncated = True
                 cut = True
                 rest = b""
         if rest and not cut:
-            yield _text(rest)
+            yield rest
 
     def _wide_lines(self) -> Iterator[str]:
         decoder = codecs.getincrementaldecoder(self.encoding)(errors="replace")
@@ -215,7 +223,8 @@ class File:
         return bytes(data).decode(encoding, errors="replace")
 
 
-def _text(raw: bytes) -> str:
+def decoded(raw: bytes) -> str:
+    """One line as text: what is no UTF-8 is replaced, zero bytes, a byte order mark, and `\\r` go."""
     text = raw.decode("utf-8", errors="replace")
     if "\x00" in text:
         text = text.replace("\x00", "")

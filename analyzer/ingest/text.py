@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from calendar import timegm
 from collections import deque
 
@@ -10,22 +9,23 @@ from faultproxy.analyzer.ingest.interface import LineFormat
 from faultproxy.analyzer.ingest.log import Log
 from faultproxy.analyzer.ingest.source import File
 from faultproxy.analyzer.ingest.tokens import plain
+from faultproxy.analyzer.lazy import lazy
 from faultproxy.analyzer.trace import Event
 
 #: Ray actors, torchrun local ranks, srun labels: `(TaskRunner pid=1, ip=..)`, `[default7]:`, `[rank0]:`, `12: `.
-_RAY = re.compile(r"^\((?P<actor>[\w.<>: ]+?) pid=\d+(?:, ip=[\w.:]+)?\) ?")
-_RANK = re.compile(r"^\[(?:rank|default)(?P<rank>\d{1,6})\]:? ?")
-_SRUN = re.compile(r"^\s{0,6}(?P<rank>\d{1,5}): (?=\s*(?:\[|iteration|step|Traceback|\w+Error))")
+_RAY = lazy(r"^\((?P<actor>[\w.<>: ]+?) pid=\d+(?:, ip=[\w.:]+)?\) ?")
+_RANK = lazy(r"^\[(?:rank|default)(?P<rank>\d{1,6})\]:? ?")
+_SRUN = lazy(r"^\s{0,6}(?P<rank>\d{1,5}): (?=\s*(?:\[|iteration|step|Traceback|\w+Error))")
 #: pdsh, with which DeepSpeed starts its nodes: `worker-0: {'loss': ...`.
-_HOST = re.compile(
+_HOST = lazy(
     r"^(?P<host>\d{1,3}(?:\.\d{1,3}){3}|(?:node|gpu|host|worker|dgx|server|nid)[\w.-]{0,30}\d): (?=\s*(?:[\[{]|iteration|samples/sec|step|Traceback|\w+Error))"
 )
 #: Lines of other nodes among which a line of this one is looked for.
 _NODES = 64
-_RAY_REPEAT = re.compile(r"\s?\[repeated \d+x across cluster\].*$")
+_RAY_REPEAT = lazy(r"\s?\[repeated \d+x across cluster\].*$")
 #: A progress bar, `12/100 [00:31<...`: Hugging Face prints the step nowhere else.
-_BAR = re.compile(r"(?<![\d.])(\d{1,12})/(\d{1,12}) \[")
-_CLOCK = re.compile(r"(?<!\d)(20\d\d)-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)")
+_BAR = lazy(r"(?<![\d.])(\d{1,12})/(\d{1,12}) \[")
+_CLOCK = lazy(r"(?<!\d)(20\d\d)-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)")
 #: A metric row's own clock is near its start; deeper text may quote any date.
 _CLOCK_REACH = 120
 

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator
 from math import isfinite, isnan
 
+from faultproxy.analyzer.lazy import lazy
 from faultproxy.analyzer.trace import MASKED, NAN, NEG_INF, NONFINITE, POS_INF, QUANTISED, Cell
 
 _WORDS = {
@@ -22,10 +23,10 @@ _WORDS = {
     "null": NONFINITE, "none": NONFINITE,
 }  # fmt: skip
 _BOOLS = {"true": 1.0, "false": 0.0}
-_WRAPPED = re.compile(r"[\w.]*+\(([^(),]+)(?:,[^()]*)?\)$")
-_FIXED_ZERO = re.compile(r"[+-]?0\.0{2,}$")
-_THOUSANDS = re.compile(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?$")
-_PLAIN = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?$")
+_WRAPPED = lazy(r"[\w.]*+\(([^(),]+)(?:,[^()]*)?\)$")
+_FIXED_ZERO = lazy(r"[+-]?0\.0{2,}$")
+_THOUSANDS = lazy(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?$")
+_PLAIN = lazy(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?$")
 #: A token longer than this is no number: `%f` writes the largest double with 309 digits.
 MAX_TOKEN = 400
 #: A key longer than this names no signal; readers leave it out, so that no look-up pays for its length.
@@ -33,8 +34,8 @@ MAX_KEY = 200
 _STRAIGHT = str.maketrans("\u2018\u2019\u201c\u201d\u00a0\uff0c\uff1a", "''\"\" ,:")
 #: One number-like token, for readers' regular expressions.
 NUMBER = r"[+-]?(?:\d[\d,]*(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|nan|inf|NaN|NAN|INF|Inf|Infinity)"
-ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_PAIR = re.compile(
+ANSI = lazy(r"\x1b\[[0-9;?]*[A-Za-z]")
+_PAIR = lazy(
     r"""(['"])(?P<key>[^'"\n]{1,200}?)\1\s*:\s*
         (?: (['"])(?P<quoted>[^'"\n]{0,400}?)\3
           | (?P<wrapped>[A-Za-z_][\w.]*\([^()]{0,80}\))

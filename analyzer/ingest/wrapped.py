@@ -9,11 +9,12 @@ import re
 from dataclasses import dataclass
 
 from faultproxy.analyzer.ingest.log import Log
+from faultproxy.analyzer.lazy import lazy
 
 #: A dict that is still open after this many characters is no metric row.
 _MOST = 64_000
 #: What begins another record or a message, never the rest of a dict.
-_OTHER = re.compile(r"\s*(?:[\[(]|Traceback|File |\w+Error\b|20\d\d-|\x60{3})")
+_OTHER = lazy(r"\s*(?:[\[(]|Traceback|File |\w+Error\b|20\d\d-|\x60{3})")
 
 
 @dataclass(slots=True)

@@ -9,12 +9,12 @@ from math import isfinite
 from typing import Any
 
 from faultproxy import __version__
-from faultproxy.analyzer.canonical import COPY
 from faultproxy.analyzer.catalogue import fingerprint
 from faultproxy.analyzer.diagnose import Diagnosis
 from faultproxy.analyzer.engine import Finding
 from faultproxy.analyzer.report.clean import encodable
 from faultproxy.analyzer.report.text import REPEAT
+from faultproxy.analyzer.schema import COPY
 
 SCHEMA = 1
 #: Candidates below this probability are noise and are left out.

@@ -1,17 +1,24 @@
 -- A step parts the rows before it from the rows after it. Locally (8 rows on each side) the lowest of the upper side lie
 -- above the highest of the lower; over the whole segment the two sides stay on their sides of the middle.
+-- Quantiles over windows are dear: they are taken only around rows at which the means of both sides part by half the shift.
 WITH t AS (SELECT *, ln(grad_norm) AS x, row_number() OVER (PARTITION BY segment ORDER BY step) AS k
     FROM train WHERE fin(grad_norm) AND grad_norm > 0),
-w AS (SELECT segment, step, k, x, median(x) OVER b AS before, median(x) OVER a AS after, median(x) OVER near AS near,
+m AS (SELECT segment, step, k, x, abs(avg(x) OVER (PARTITION BY segment ORDER BY step ROWS BETWEEN CURRENT ROW AND 7 FOLLOWING)
+        - avg(x) OVER (PARTITION BY segment ORDER BY step ROWS BETWEEN 8 PRECEDING AND 1 PRECEDING)) > 0.5 * $shift AS apart
+    FROM t),
+around AS (SELECT *, max(apart::INT) OVER (PARTITION BY segment ORDER BY step ROWS BETWEEN 8 PRECEDING AND 8 FOLLOWING) AS near_one
+    FROM m),
+w AS (SELECT segment, step, k, x, apart, median(x) OVER b AS before, median(x) OVER a AS after, median(x) OVER near AS near,
         quantile_cont(x, 0.15) OVER b AS b_low, quantile_cont(x, 0.85) OVER b AS b_high,
         quantile_cont(x, 0.15) OVER a AS a_low, quantile_cont(x, 0.85) OVER a AS a_high,
         count(*) OVER b AS b_rows, count(*) OVER a AS a_rows
-    FROM t WINDOW b AS (PARTITION BY segment ORDER BY step ROWS BETWEEN 8 PRECEDING AND 1 PRECEDING),
+    FROM around WHERE near_one = 1
+    WINDOW b AS (PARTITION BY segment ORDER BY step ROWS BETWEEN 8 PRECEDING AND 1 PRECEDING),
         a AS (PARTITION BY segment ORDER BY step ROWS BETWEEN CURRENT ROW AND 7 FOLLOWING),
         near AS (PARTITION BY segment ORDER BY step ROWS BETWEEN 3 PRECEDING AND 1 PRECEDING)),
 c AS (SELECT *, after - before AS d, sign(after - before) AS way,
     CASE WHEN after > before THEN a_low - b_high ELSE b_low - a_high END AS gap
-    FROM w WHERE b_rows >= 5 AND a_rows >= 5),
+    FROM w WHERE apart AND b_rows >= 5 AND a_rows >= 5),
 best AS (SELECT * FROM c
     WHERE gap > CASE WHEN way > 0 THEN $gap ELSE $fall_gap END AND abs(d) > $shift AND exp(d) BETWEEN $least AND $most AND (x - near) * way > $sudden * abs(d)
     QUALIFY row_number() OVER (PARTITION BY segment ORDER BY gap DESC) = 1),

@@ -10,8 +10,17 @@ t AS (SELECT a.segment, min(t.loss) FILTER (WHERE t.step <= best_step) AS train_
     median(t.loss) FILTER (WHERE t.step > (best_step + last_step) / 2) AS train_now
     FROM a JOIN train t USING (segment)
     WHERE fin(t.loss)
-    GROUP BY a.segment)
+    GROUP BY a.segment),
+-- Where the training loss left its level in one row for good, that jump is the failure.
+w AS (SELECT segment, step, row_number() OVER (PARTITION BY segment ORDER BY step) AS k, max(loss) OVER before AS top,
+    median(loss) OVER before AS base, min(loss) OVER tail AS low, median(loss) OVER tail AS level, count(*) OVER tail AS left_rows
+    FROM train WHERE fin(loss) AND loss > 0
+    WINDOW before AS (PARTITION BY segment ORDER BY step ROWS BETWEEN $window PRECEDING AND 1 PRECEDING),
+        tail AS (PARTITION BY segment ORDER BY step ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING)),
+j AS (SELECT DISTINCT segment FROM w
+    WHERE k > $least AND left_rows >= $left AND low > $jump * top AND level > $times * base)
 SELECT step_start, last_step AS step_end, last AS observed, best AS expected, segment, after
 FROM a JOIN t USING (segment)
     WHERE after >= $hold AND low > $rise * best AND last > $on * first_after AND train_now >= train_best
+    AND segment NOT IN (SELECT segment FROM j)
     ORDER BY step_start

@@ -29,14 +29,13 @@ s AS (SELECT segment, any_value(n) AS n, min(step) FILTER (WHERE high AND share 
         max(raw) FILTER (WHERE high) AS peak, count(*) FILTER (WHERE ends_high = 1) AS high_rows
             FROM m
             GROUP BY segment),
-r AS (SELECT s.*, (SELECT min(x) FROM m WHERE m.segment = s.segment AND m.step < step_start) AS best,
-        (SELECT coalesce(max(jump), 0) FROM m WHERE m.segment = s.segment AND m.step < step_start) AS restless,
-        (SELECT count(*) FROM m WHERE m.segment = s.segment AND m.step < step_start) AS rows_before,
-        (SELECT max(rise) FROM m WHERE m.segment = s.segment AND m.k BETWEEN k_start - 4 AND k_start + 1) AS rise,
-        (SELECT min(smooth) FROM m WHERE m.segment = s.segment AND m.k > k_start + 4) AS low,
-        (SELECT arg_max(level, rise) FROM m WHERE m.segment = s.segment AND m.k BETWEEN k_start - 4 AND k_start + 1) AS level
-            FROM s
-            WHERE step_start IS NOT NULL)
+r AS (SELECT s.*, min(m.x) FILTER (WHERE m.step < step_start) AS best,
+        coalesce(max(m.jump) FILTER (WHERE m.step < step_start), 0) AS restless,
+        count(*) FILTER (WHERE m.step < step_start) AS rows_before,
+        max(m.rise) FILTER (WHERE m.k BETWEEN k_start - 4 AND k_start + 1) AS rise,
+        min(m.smooth) FILTER (WHERE m.k > k_start + 4) AS low,
+        arg_max(m.level, m.rise) FILTER (WHERE m.k BETWEEN k_start - 4 AND k_start + 1) AS level
+    FROM s JOIN m USING (segment) WHERE step_start IS NOT NULL GROUP BY ALL)
 SELECT step_start, step_end, last AS observed, best AS expected, segment, last / best AS times,
     CASE WHEN n < 20 AND rows_before < 2 THEN 0.6 WHEN n < 20 THEN 0.8 END AS strength
 FROM r

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -16,9 +15,10 @@ from faultproxy.analyzer.ingest.facts.names import CARD
 from faultproxy.analyzer.ingest.facts.neighbours import WANDB, Neighbours, text
 from faultproxy.analyzer.ingest.facts.printed import ran
 from faultproxy.analyzer.ingest.facts.settings import Source, environment, interpret
+from faultproxy.analyzer.lazy import lazy
 
 _CARD = "hyperparameters were used during training"
-_CARD_LINE = re.compile(r"[-*] `?(?P<name>[a-z_]{2,60})`?: (?P<value>.{1,100})$")
+_CARD_LINE = lazy(r"[-*] `?(?P<name>[a-z_]{2,60})`?: (?P<value>.{1,100})$")
 
 
 def read(near: Neighbours, found: Found) -> None:

@@ -13,13 +13,14 @@ from typing import Any
 
 from faultproxy.analyzer.facts import ORIGINS, nested
 from faultproxy.analyzer.ingest.facts.names import ENUMERATED, FLAGS, LISTS, TEXTS
+from faultproxy.analyzer.lazy import lazy
 
 #: How near a source is to what ran, nearest first.
 GIVEN, COMMAND, PRINTED, SCRIPT, YAML, JSON = range(6)
 #: A value as a source has it, and its line (0 where lines mean nothing).
 Leaf = tuple[Any, int]
 
-_NUMBER = re.compile(r"[+-]?(?:\d[\d_]*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?$")
+_NUMBER = lazy(r"[+-]?(?:\d[\d_]*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?$")
 _WORDS = {"none": None, "null": None, "~": None, "": None, "true": True, "false": False}
 _TYPES = {
     "bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "fp16": "fp16", "half": "fp16",

@@ -12,22 +12,23 @@ from typing import NamedTuple
 
 from faultproxy.analyzer.ingest.facts.found import Leaf, scalar
 from faultproxy.analyzer.ingest.facts.marks import LAUNCHERS
+from faultproxy.analyzer.lazy import lazy
 
 #: Longer commands and values are cut; real ones have some kilobytes.
 MAX_COMMAND, _MAX_VALUE = 64 << 10, 8 << 10
 _MAX_LINES = 20_000
 #: Variables that one line may hold, and all text that they may expand to: `A=$A$A` doubles with every line.
 _MAX_VARIABLES, _MAX_EXPANDED = 200, 4 << 20
-_START = re.compile(
+_START = lazy(
     r"(?<![\w./~-])(?:[\w./~-]{0,200}/)?(?:torchrun|accelerate launch|deepspeed|llamafactory-cli train|(?:megatron )?swift \w+|megatron \w+|trl \w+|python[\d.]*)(?=\s)"
 )
-_TOKEN = re.compile(r"""(?:[^\s"'\\]++|\\.|"(?:[^"\\]|\\.)*+"?|'[^']*+'?|\\)++""", re.DOTALL)
-_OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_][\w/]*(?:\.[\w/]+)+|algorithm|trainer)=(.*)", re.DOTALL)
-_ASSIGN = re.compile(r"(?:export\s+)?([A-Za-z_]\w{0,100})=(.*)", re.DOTALL)
-_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w{0,100})(?::?[-=]([^{}$]{0,200}))?\}|([A-Za-z_]\w{0,100}))")
+_TOKEN = lazy(r"""(?:[^\s"'\\]++|\\.|"(?:[^"\\]|\\.)*+"?|'[^']*+'?|\\)++""", re.DOTALL)
+_OVERRIDE = lazy(r"\+{0,2}([A-Za-z_][\w/]*(?:\.[\w/]+)+|algorithm|trainer)=(.*)", re.DOTALL)
+_ASSIGN = lazy(r"(?:export\s+)?([A-Za-z_]\w{0,100})=(.*)", re.DOTALL)
+_VARIABLE = lazy(r"\$(?:\{([A-Za-z_]\w{0,100})(?::?[-=]([^{}$]{0,200}))?\}|([A-Za-z_]\w{0,100}))")
 #: `$((1024 * 8))`: products and sums of plain numbers are worked out, nothing else is.
-_SUM = re.compile(r"\$\(\(([\d\s*+]{1,60})\)\)")
-_ARRAY = re.compile(r"\s*(?:export\s+)?([A-Za-z_]\w{0,100})=\(\s*$|\s*([A-Za-z_]\w{0,100})=\((.*)\)\s*$")
+_SUM = lazy(r"\$\(\(([\d\s*+]{1,60})\)\)")
+_ARRAY = lazy(r"\s*(?:export\s+)?([A-Za-z_]\w{0,100})=\(\s*$|\s*([A-Za-z_]\w{0,100})=\((.*)\)\s*$")
 
 
 class Command(NamedTuple):

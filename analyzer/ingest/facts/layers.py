@@ -7,12 +7,12 @@ that the configuration has no place for means that it is not this model's: then 
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
+from faultproxy.analyzer.lazy import lazy
 from faultproxy.analyzer.trace import Column, Frame, Key, Trace
 
-_ROUTED = re.compile(r"moe\[(\d{1,9})\]")
+_ROUTED = lazy(r"moe\[(\d{1,9})\]")
 
 
 def resolve(trace: Trace) -> None:

@@ -10,9 +10,10 @@ import re
 from typing import Any
 
 from faultproxy.analyzer.ingest.facts.found import Leaf, scalar
+from faultproxy.analyzer.lazy import lazy
 
 MAX_LEAVES, MAX_DEPTH, MAX_LIST = 20_000, 48, 4096
-_TOKEN = re.compile(
+_TOKEN = lazy(
     r"""(?P<blank>\s++) | (?P<open>[{\[(]) | (?P<close>[}\])]) | (?P<mark>[,:=])
       | (?P<text>'(?:[^'\\\n]|\\.)*+'? | "(?:[^"\\\n]|\\.)*+"?) | (?P<word>[^\s{}\[\](),:='"]++ | .)""",
     re.VERBOSE,

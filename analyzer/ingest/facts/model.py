@@ -6,9 +6,10 @@ by a list, a period, a first and last layer, or by the family (all of them); whe
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
+
+from faultproxy.analyzer.lazy import lazy
 
 #: Sub-configurations that hold the language model of a larger one, and dbrx's feed-forward block.
 _INNER = ("text_config", "llm_config", "language_config", "thinker_config", "ffn_config")
@@ -38,7 +39,7 @@ _ALL_ROUTE = {
 }  # fmt: skip
 MAX_LAYERS = 4096
 #: Megatron's `--moe-layer-freq "([0]*3+[1]*58)"`: lists of 0 and 1, repeated and joined.
-_PATTERN = re.compile(r"\[([01, ]{1,9000})\](?:\s?\*\s?(\d{1,5}))?")
+_PATTERN = lazy(r"\[([01, ]{1,9000})\](?:\s?\*\s?(\d{1,5}))?")
 
 
 def is_model(config: Mapping[str, Any]) -> bool:

@@ -12,6 +12,8 @@ import stat
 from pathlib import Path
 from typing import NamedTuple
 
+from faultproxy.analyzer.lazy import lazy
+
 YAMLS = (
     ".hydra/config.yaml",
     "config.yaml",
@@ -23,7 +25,7 @@ YAMLS = (
 WANDB = "wandb-metadata.json"
 JSONS = ("config.json", "args.json", WANDB)
 CARD = "README.md"
-_DEEPSPEED = re.compile(
+_DEEPSPEED = lazy(
     r"(?:(?:ds|deepspeed)[_-]?(?:conf|z\d|zero)|zero[_-]?\d|stage[_-]?\d)[\w.-]{0,60}\.json$", re.IGNORECASE
 )
 _SCRIPTS = (".sh", ".bash", ".sbatch", ".slurm")

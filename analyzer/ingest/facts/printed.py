@@ -14,15 +14,16 @@ from faultproxy.analyzer.ingest.facts.names import ENGINE
 from faultproxy.analyzer.ingest.facts.settings import Source, environment, interpret, program
 from faultproxy.analyzer.ingest.text import unprefixed
 from faultproxy.analyzer.ingest.tokens import plain
+from faultproxy.analyzer.lazy import lazy
 
 #: Lines and characters of one dump (slime on Megatron has about 900 lines), and lines in a row that are not its own.
 _MAX_DUMP, _MAX_TEXT, _MAX_STRANGE = 4000, 512 << 10, 60
 #: Blocks and commands that are read: a log of many restarts prints the same again. Characters of one block (verl: 50,000).
 _MAX_BLOCKS, _MAX_COMMANDS, _MAX_BLOCK = 12, 40, 128 << 10
 _MAX_LINE, _MAX_POINTS = 64 << 10, 1000
-_DUMP = re.compile(r"-{5,} arguments -{5,}|DeepSpeedEngine configuration")
-_DOTTED = re.compile(r"(?:^|\]) {0,8}(?P<name>[A-Za-z_]\w{0,100}) \.{2,200} (?P<value>.{0,2000})")
-_BLOCK = re.compile(
+_DUMP = lazy(r"-{5,} arguments -{5,}|DeepSpeedEngine configuration")
+_DOTTED = lazy(r"(?:^|\]) {0,8}(?P<name>[A-Za-z_]\w{0,100}) \.{2,200} (?P<value>.{0,2000})")
+_BLOCK = lazy(
     r"(?P<verl>\{'actor_rollout_ref': \{)|(?P<nemo>Final config:)|(?P<deepspeed>\bjson = \{)|(?P<model>Model config \w{1,80} \{)"
     r"|(?P<vllm>LLM engine \(v[^)]{1,60}\) with config: )|\b(?P<args>ServerArgs|TrainingArguments|Seq2SeqTrainingArguments|(?:GRPO|DPO|SFT|PPO|RLOO|KTO|ORPO|CPO|Reward)Config|Namespace)\("
 )

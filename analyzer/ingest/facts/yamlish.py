@@ -6,18 +6,18 @@ an alias is no value (so nothing can multiply), lists of mappings and block text
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from faultproxy.analyzer.ingest.facts.found import Leaf, scalar
 from faultproxy.analyzer.ingest.facts.literal import MAX_LEAVES, MAX_LIST
 from faultproxy.analyzer.ingest.facts.literal import leaves as flow
+from faultproxy.analyzer.lazy import lazy
 
 _MAX_DEPTH = 48
-_ENTRY = re.compile(
+_ENTRY = lazy(
     r"""(?P<key>"[^"]{1,200}"|'[^']{1,200}'|[^\s:#\[\]{},&*!|>'"%@`-][^:#]{0,200}+)\s*:(?:\s+(?P<rest>.*))?$"""
 )
-_MARK = re.compile(r"\A(?:[&!]\S++\s*)++")
+_MARK = lazy(r"\A(?:[&!]\S++\s*)++")
 
 
 def leaves(text: str) -> dict[str, Leaf]:

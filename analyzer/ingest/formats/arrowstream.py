@@ -21,12 +21,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from faultproxy.analyzer.canonical import COPY
 from faultproxy.analyzer.errors import SchemaError
 from faultproxy.analyzer.ingest.interface import FileFormat
 from faultproxy.analyzer.ingest.log import MAX_EVENTS, MAX_STEP, Log
 from faultproxy.analyzer.ingest.source import MAX_DOCUMENT, File
-from faultproxy.analyzer.schema import EVENTS_KEY, KEY, ORDER, RUN_KEY, SCHEMA, VALUES, arrow, bounded, quoted
+from faultproxy.analyzer.schema import COPY, EVENTS_KEY, KEY, ORDER, RUN_KEY, SCHEMA, VALUES, arrow, bounded, quoted
 from faultproxy.analyzer.trace import Event
 
 FORMAT = "arrow-stream"

@@ -13,30 +13,30 @@ record; the next line of another shape (or the end of the file) closes it.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 
 from faultproxy.analyzer.ingest.formats.dictline import ANCHORS, add, step_from
 from faultproxy.analyzer.ingest.interface import LineFormat
 from faultproxy.analyzer.ingest.log import Log
 from faultproxy.analyzer.ingest.tokens import number
+from faultproxy.analyzer.lazy import lazy
 from faultproxy.analyzer.trace import Cell
 from faultproxy.analyzer.vocabulary import resolve
 
 #: Format name and shape of one line; a record is a run of lines of one shape.
 _SHAPES = {
-    "multi-line-dict": re.compile(
+    "multi-line-dict": lazy(
         r"""^\s*(['"])(?P<key>[^'"]{1,200})\1\s*:\s*(['"]?)(?P<token>[^'",{}\[\]]{1,80})\3\s*,?\s*\}?,?\s*$"""
     ),
-    "verl-console": re.compile(
+    "verl-console": lazy(
         r"^\s*(?:- )?(?P<key>[A-Za-z_][\w.@-]{0,80}/[\w./@-]{1,200}):\s?(?P<token>\S{1,80})\s*(?:#.*)?$"
     ),
-    "metrics-block": re.compile(r"^\s*(?P<key>[A-Za-z]\w{1,80})\s+=\s+(?P<token>\S{1,80})\s*$"),
-    "metrics-block-tight": re.compile(r"^\s+(?P<key>[A-Za-z][\w/ ().-]{1,80})=(?P<token>\S{1,40})\s*$"),
-    "composer-console": re.compile(r"^\s*(?:Train|Eval) (?P<key>[A-Za-z]\S{1,80}): (?P<token>\S{1,40})\s*$"),
+    "metrics-block": lazy(r"^\s*(?P<key>[A-Za-z]\w{1,80})\s+=\s+(?P<token>\S{1,80})\s*$"),
+    "metrics-block-tight": lazy(r"^\s+(?P<key>[A-Za-z][\w/ ().-]{1,80})=(?P<token>\S{1,40})\s*$"),
+    "composer-console": lazy(r"^\s*(?:Train|Eval) (?P<key>[A-Za-z]\S{1,80}): (?P<token>\S{1,40})\s*$"),
 }
 #: A line that gives the step of the record below it.
-_STEP_ALONE = re.compile(
+_STEP_ALONE = lazy(
     r"(?:^|\s)(?:step:(?P<verl>\d{1,15})|Step (?P<count>\d{1,15})/\d+.*|\[(?:step|batch)=(?P<bracket>\d[\d,]{0,17})/.*)\s*$"
 )
 

@@ -14,25 +14,24 @@ that is being read.
 
 from __future__ import annotations
 
-import re
-
 from faultproxy.analyzer.ingest.interface import LineFormat
 from faultproxy.analyzer.ingest.log import Log
 from faultproxy.analyzer.ingest.tokens import NUMBER, number
+from faultproxy.analyzer.lazy import lazy
 from faultproxy.analyzer.trace import Cell
 
-_OVERFLOW = re.compile(
+_OVERFLOW = lazy(
     r"OVERFLOW!|dynamic loss scale overflow|[Gg]rad(?:ient)? overflow|[Oo]verflow detected|overflow, still update"
     r"|[Ll]oss scaler reducing loss scale|Reducing dynamic loss scale"
 )
-_SCALE = re.compile(
+_SCALE = lazy(
     rf"(?:reducing (?:loss scale )?to|setting loss scale to:?|dynamic loss scale from \S+ to|loss scale adjust to)\s*(?P<to>{NUMBER})"
 )
-_ATTEMPTED = re.compile(rf"Attempted loss scale: (?P<from>{NUMBER})")
-_FLOOR = re.compile(r"loss scale already at minimum|[Mm]inimum loss scale reached")
+_ATTEMPTED = lazy(rf"Attempted loss scale: (?P<from>{NUMBER})")
+_FLOOR = lazy(r"loss scale already at minimum|[Mm]inimum loss scale reached")
 #: Lines within which equal values are one overflow.
 _SAME = 3
-_STEP = re.compile(r"(?:^|\s|\])step=(?P<step>\d{1,15}), skipped=(?P<skipped>\d{1,15}), lr=\[(?P<lr>[^\],]+)")
+_STEP = lazy(r"(?:^|\s|\])step=(?P<step>\d{1,15}), skipped=(?P<skipped>\d{1,15}), lr=\[(?P<lr>[^\],]+)")
 
 
 def _parse(line: str, log: Log) -> bool:

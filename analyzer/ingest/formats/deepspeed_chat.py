@@ -12,19 +12,18 @@ of actor and critic number their own optimiser steps, another axis (`deepspeed.p
 
 from __future__ import annotations
 
-import re
-
 from faultproxy.analyzer.ingest.interface import LineFormat
 from faultproxy.analyzer.ingest.log import Log
 from faultproxy.analyzer.ingest.tokens import NUMBER, number
+from faultproxy.analyzer.lazy import lazy
 from faultproxy.analyzer.trace import Cell
 
-_HEAD = re.compile(
+_HEAD = lazy(
     r"[Ee]poch: (?P<epoch>\d{1,9})\s?\|\s?[Ss]tep: (?P<step>\d{1,15})\s?\|\s?(?:ppo_ep|PPO Epoch): (?P<ppo>\d{1,9})\s?\|(?P<rest>.{1,1000})"
 )
-_REWARD = re.compile(rf"[Aa]verage reward score: (?P<value>{NUMBER})")
-_LATENCY = re.compile(rf"\|(?P<key>E2E latency|Generate time)=(?P<value>{NUMBER})s")
-_LOSS = re.compile(
+_REWARD = lazy(rf"[Aa]verage reward score: (?P<value>{NUMBER})")
+_LATENCY = lazy(rf"\|(?P<key>E2E latency|Generate time)=(?P<value>{NUMBER})s")
+_LOSS = lazy(
     rf"Epoch: (?P<epoch>\d{{1,9}}), Step: (?P<step>\d{{1,15}}),\s{{1,40}}Rank: (?P<rank>\d{{1,6}}), [Ll]oss = (?P<loss>{NUMBER})"
 )
 _NAMES = {"Actor Loss": "act_loss", "Critic Loss": "cri_loss", "Unsupervised Loss": "unsuper_loss"}

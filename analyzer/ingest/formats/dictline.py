@@ -16,18 +16,19 @@ import re
 from faultproxy.analyzer.ingest.interface import LineFormat
 from faultproxy.analyzer.ingest.log import Log
 from faultproxy.analyzer.ingest.tokens import masked_norm, number, pairs
+from faultproxy.analyzer.lazy import lazy
 from faultproxy.analyzer.trace import Cell
 from faultproxy.analyzer.vocabulary import resolve
 
-_PREFIX = re.compile(
+_PREFIX = lazy(
     r"(?P<word>(?:critic-)?step|rollout|eval|perf|multi_turn|passrate|iteration|iter)\s*(?::\s*)?(?P<step>\d{1,15})\s*(?::\s*)?$",
     re.IGNORECASE,
 )
-_BARE = re.compile(r"""^\s*['"][\w/ .@-]{1,200}['"]\s*:""")
-_OPEN = re.compile(r"\{ ?['\"]")
+_BARE = lazy(r"""^\s*['"][\w/ .@-]{1,200}['"]\s*:""")
+_OPEN = lazy(r"\{ ?['\"]")
 _STEP_KEYS = ("step", "Step", "global_step", "train/step", "rollout/step", "train/global_step", "current_steps")
 _SUMMARY = ("train_runtime", "train_samples_per_second")
-_SWIFT = re.compile(r"""['"]global_step/max_steps['"]: ['"](?P<step>\d{1,15})/(?P<total>\d{1,15})['"]""")
+_SWIFT = lazy(r"""['"]global_step/max_steps['"]: ['"](?P<step>\d{1,15})/(?P<total>\d{1,15})['"]""")
 #: Keys of TRL's own trainers (trl/trainer/grpo_trainer.py and kin); the dicts are the Trainer's.
 _TRL = ("completions/", "frac_reward_zero_std", "rewards/", "logps/", "mean_token_accuracy")
 

@@ -14,24 +14,24 @@ Source: NVIDIA/dllogger dllogger/logger.py.
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from faultproxy.analyzer.ingest.formats.jsonl import flatten, loads
 from faultproxy.analyzer.ingest.interface import LineFormat
 from faultproxy.analyzer.ingest.log import MAX_STEP, Log
 from faultproxy.analyzer.ingest.tokens import MAX_KEY, NUMBER, masked_norm, native, number
+from faultproxy.analyzer.lazy import lazy
 from faultproxy.analyzer.trace import Cell
 from faultproxy.analyzer.vocabulary import resolve
 
-_STREAM = re.compile(r"^\s{0,8}DLLL (?P<json>\{.*\})\s*$")
-_CONSOLE = re.compile(r"^\s{0,8}DLL \d{4}-\d\d-\d\d [\d:.]{5,20} - (?P<rest>.*)$")
-_EPOCH = re.compile(r"(?P<name>Epoch|Iteration|Validation Iteration|Step): (?P<value>\d{1,15}) ?")
-_TUPLE = re.compile(r"^[(\[]?(?P<step>\d{0,15}(?:, ?\d{1,15}){0,3}),?[)\]]? ")
-_PARAMETER = re.compile(r"^PARAMETER\b")
+_STREAM = lazy(r"^\s{0,8}DLLL (?P<json>\{.*\})\s*$")
+_CONSOLE = lazy(r"^\s{0,8}DLL \d{4}-\d\d-\d\d [\d:.]{5,20} - (?P<rest>.*)$")
+_EPOCH = lazy(r"(?P<name>Epoch|Iteration|Validation Iteration|Step): (?P<value>\d{1,15}) ?")
+_TUPLE = lazy(r"^[(\[]?(?P<step>\d{0,15}(?:, ?\d{1,15}){0,3}),?[)\]]? ")
+_PARAMETER = lazy(r"^PARAMETER\b")
 #: Parameters logged as they change; more are not held.
 _CHANGING, MAX_HELD = {"loss_scale"}, 10_000
-_PAIR = re.compile(rf"(?P<key>[A-Za-z][\w./%@-]*+) : (?P<value>{NUMBER}|None)(?![\w.])")
+_PAIR = lazy(rf"(?P<key>[A-Za-z][\w./%@-]*+) : (?P<value>{NUMBER}|None)(?![\w.])")
 
 
 def _parse(line: str, log: Log) -> bool:

@@ -13,15 +13,16 @@ import re
 
 from faultproxy.analyzer.ingest.interface import LineFormat
 from faultproxy.analyzer.ingest.log import Log
-from faultproxy.analyzer.ingest.markers import ASIDES, EXACT, HINTS, LAST, WORDS, Marker, cann, expression
+from faultproxy.analyzer.ingest.markers import ASIDES, EXACT, HINTS, LAST, WORDS, Marker, cann
+from faultproxy.analyzer.lazy import lazy
 
-_EXCEPTION = re.compile(
+_EXCEPTION = lazy(
     r"^(?:E\s+)?(?P<type>(?:[A-Za-z_]\w*\.)*(?:[A-Za-z_]\w*(?:Error|Exception|Interrupt|Exit|Killed|OutOfMemory)|Exception))(?:\([\w.]+\))?(?::\s*(?P<message>.*))?$"
 )
-_FRAME = re.compile(r"\s{1,8}File \"[^\"\n]{1,400}(?:\", line \d|$)")
-_NOISE = re.compile(r"\bignored\b|\bWARN|Retry|retrying|\bcaught\b", re.IGNORECASE)
+_FRAME = lazy(r"\s{1,8}File \"[^\"\n]{1,400}(?:\", line \d|$)")
+_NOISE = lazy(r"\bignored\b|\bWARN|Retry|retrying|\bcaught\b", re.IGNORECASE)
 #: Who speaks, where the row does not say: `[PG 3 Rank 4]`, torch_npu's `RankID:4` (-1: not known).
-_RANK = re.compile(r"\bRank (\d{1,6})\]|\bRankID:(\d{1,6})\b")
+_RANK = lazy(r"\bRank (\d{1,6})\]|\bRankID:(\d{1,6})\b")
 #: Kinds that an exception's own line may also hold without being one.
 _BESIDE = ("resumed", "completed")
 #: Lines behind a traceback's head within which a bare exception name belongs to it.
@@ -73,7 +74,7 @@ def _finish(log: Log) -> None:
 
 
 def _try(row: Marker, line: str, log: Log) -> bool:
-    found = expression(row.pattern).search(line)
+    found = row.pattern.search(line)
     if found is None:
         return False
     named = found.groupdict()

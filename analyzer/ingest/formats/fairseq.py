@@ -11,18 +11,17 @@ Fixed decimals: `loss_scale=0.000` is `quantised`. Losses are in bits (base 2). 
 
 from __future__ import annotations
 
-import re
-
 from faultproxy.analyzer.ingest.interface import LineFormat
 from faultproxy.analyzer.ingest.log import Log
 from faultproxy.analyzer.ingest.tokens import NUMBER, number, pairs
+from faultproxy.analyzer.lazy import lazy
 from faultproxy.analyzer.trace import Cell
 
-_INNER = re.compile(r"epoch (?P<epoch>\d{1,9}):?\s+(?P<at>\d{1,12})\s*/\s*(?P<of>\d{1,12}) (?P<rest>loss=.{1,3000})")
-_INNER_PAIR = re.compile(r"(?P<key>[A-Za-z]\w{0,60})=(?P<value>[^,\s|]{1,60})")
-_EPOCH = re.compile(r"(?:^|\| )epoch (?P<epoch>\d{1,9}) \| (?P<rest>.{1,3000})")
-_EPOCH_PAIR = re.compile(rf"(?P<key>[A-Za-z]\w{{0,60}}) (?P<value>{NUMBER})\s*$")
-_JSON = re.compile(r"\{\"epoch\": ")
+_INNER = lazy(r"epoch (?P<epoch>\d{1,9}):?\s+(?P<at>\d{1,12})\s*/\s*(?P<of>\d{1,12}) (?P<rest>loss=.{1,3000})")
+_INNER_PAIR = lazy(r"(?P<key>[A-Za-z]\w{0,60})=(?P<value>[^,\s|]{1,60})")
+_EPOCH = lazy(r"(?:^|\| )epoch (?P<epoch>\d{1,9}) \| (?P<rest>.{1,3000})")
+_EPOCH_PAIR = lazy(rf"(?P<key>[A-Za-z]\w{{0,60}}) (?P<value>{NUMBER})\s*$")
+_JSON = lazy(r"\{\"epoch\": ")
 #: Clocks, counters, and constants of the machine room that no rule reads.
 _SKIP = {"epoch", "update", "num_updates", "wall", "train_wall", "gb_free", "wpb", "bsz", "ups", "oom"}
 

@@ -7,7 +7,6 @@ scanned for its flat objects instead; what follows the cut is lost and the sourc
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,9 +18,10 @@ from faultproxy.analyzer.ingest.interface import FileFormat
 from faultproxy.analyzer.ingest.log import Log
 from faultproxy.analyzer.ingest.source import File
 from faultproxy.analyzer.ingest.tokens import native
+from faultproxy.analyzer.lazy import lazy
 from faultproxy.analyzer.vocabulary import resolve
 
-_FLAT = re.compile(r"\{[^{}]{1,20000}\}")
+_FLAT = lazy(r"\{[^{}]{1,20000}\}")
 _FACTS = ("max_steps", "logging_steps", "num_train_epochs", "train_batch_size")
 _SHARED = 64 * 1024
 

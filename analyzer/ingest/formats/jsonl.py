@@ -14,7 +14,6 @@ framework is known to write it so or where a core signal that was finite turns n
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,12 +23,13 @@ from faultproxy.analyzer.ingest.formats import fairseq
 from faultproxy.analyzer.ingest.formats.dictline import add, step_from
 from faultproxy.analyzer.ingest.interface import FileFormat, LineFormat
 from faultproxy.analyzer.ingest.log import MAX_KEYS, MAX_STEP, Log
-from faultproxy.analyzer.ingest.source import File
+from faultproxy.analyzer.ingest.source import File, decoded
 from faultproxy.analyzer.ingest.tokens import MAX_KEY, native
+from faultproxy.analyzer.lazy import lazy
 from faultproxy.analyzer.trace import NONFINITE, Cell
 from faultproxy.analyzer.vocabulary import resolve
 
-_OF = re.compile(r"\s{0,9}(\d{1,15})\s{0,9}/\s{0,9}\d+")
+_OF = lazy(r"\s{0,9}(\d{1,15})\s{0,9}/\s{0,9}\d+")
 _FRACTION_KEYS = ("global_step/max_steps", "iteration")
 _STEP_KEYS = (
     "step",
@@ -162,10 +162,11 @@ def _read(file: File, log: Log) -> None:
                 batch.clear()
 
     verl = False
-    for number, line in enumerate(file.lines(), 1):
+    for number, raw in enumerate(file.raw_lines(), 1):
         try:
-            data = orjson.loads(line)
+            data = orjson.loads(raw)
         except orjson.JSONDecodeError:
+            line = decoded(raw) if isinstance(raw, bytes) else raw
             if not line.strip():
                 continue
             try:

@@ -21,15 +21,16 @@ from faultproxy.analyzer.ingest.log import Log
 from faultproxy.analyzer.ingest.pairs import STEP_NAMES, Pair, Scan, in_unit, scan
 from faultproxy.analyzer.ingest.shape import Shape, is_path, is_setting, learn, metric, tails
 from faultproxy.analyzer.ingest.tokens import NUMBER, masked_norm, number, plain
+from faultproxy.analyzer.lazy import lazy
 from faultproxy.analyzer.trace import Cell
 from faultproxy.analyzer.vocabulary import resolve, signals
 
-_BRACKETS = re.compile(r"\[([A-Za-z]\w{1,30})\](?=\s)")
-_TACOTRON = re.compile(rf"[Tt]rain loss\s+(?P<step>\d{{1,12}})\s+(?P<value>{NUMBER})")
+_BRACKETS = lazy(r"\[([A-Za-z]\w{1,30})\](?=\s)")
+_TACOTRON = lazy(rf"[Tt]rain loss\s+(?P<step>\d{{1,12}})\s+(?P<value>{NUMBER})")
 #: A whole line about the validation set, its keys unmarked.
-_EVALUATION = re.compile(r"\| valid \||\bvalid(?:ation)? (?:on|set)\b|^\W{0,9}(?:eval|valid(?:ation)?|test|val)\b", re.IGNORECASE)  # fmt: skip
+_EVALUATION = lazy(r"\| valid \||\bvalid(?:ation)? (?:on|set)\b|^\W{0,9}(?:eval|valid(?:ation)?|test|val)\b", re.IGNORECASE)  # fmt: skip
 #: A line of nothing but strokes closes a record.
-_RULER = re.compile(r"[\s|+]*[-=*_+|]{3,}[-=*_+|\s]*$")
+_RULER = lazy(r"[\s|+]*[-=*_+|]{3,}[-=*_+|\s]*$")
 #: Signals that settings have too: alone they make no row.
 _SKIP = {"epoch", "consumed_samples", "consumed_tokens", "batch_size", "kl_coef", "weight_decay"}
 #: Units of what a machine does: alone, and without a step, it says nothing of the training.

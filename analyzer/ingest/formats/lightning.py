@@ -13,20 +13,19 @@ Source: Lightning-AI/pytorch-lightning loggers/csv_logs.py and callbacks/lr_moni
 
 from __future__ import annotations
 
-import re
-
 from faultproxy.analyzer.ingest.formats.dictline import add
 from faultproxy.analyzer.ingest.formats.table import split
 from faultproxy.analyzer.ingest.interface import FileFormat
 from faultproxy.analyzer.ingest.log import MAX_KEYS, MAX_STEP, Log
 from faultproxy.analyzer.ingest.source import File
 from faultproxy.analyzer.ingest.tokens import MAX_KEY, number
+from faultproxy.analyzer.lazy import lazy
 from faultproxy.analyzer.trace import Cell
 from faultproxy.analyzer.vocabulary import resolve
 
-_SUFFIX = re.compile(r"^(?P<name>.+?)_(?P<of>step|epoch)$")
-_LEARNING_RATE = re.compile(r"^lr-[A-Za-z]\w{0,60}(?:/pg1)?$")
-_GRADIENT = re.compile(r"^grad_(?:2\.0_norm_total|norm_total|2\.0_norm)$")
+_SUFFIX = lazy(r"^(?P<name>.+?)_(?P<of>step|epoch)$")
+_LEARNING_RATE = lazy(r"^lr-[A-Za-z]\w{0,60}(?:/pg1)?$")
+_GRADIENT = lazy(r"^grad_(?:2\.0_norm_total|norm_total|2\.0_norm)$")
 #: Lightning writes these two with every row.
 _OWN = {"epoch", "step"}
 

@@ -11,27 +11,26 @@ its own: it belongs to the step before it. The console counts steps from 1, `mai
 
 from __future__ import annotations
 
-import re
-
 from faultproxy.analyzer.ingest.interface import LineFormat
 from faultproxy.analyzer.ingest.log import Log
 from faultproxy.analyzer.ingest.tokens import NUMBER, number
+from faultproxy.analyzer.lazy import lazy
 from faultproxy.analyzer.trace import Cell
 
 _N = rf"-?{NUMBER}"  # C prints a negative NaN as -nan
-_STEP = re.compile(
+_STEP = lazy(
     rf"(?:^|\s)step\s+(?P<step>\d{{1,15}})/(?P<total>\d{{1,15}})(?: \||:) (?:train )?loss {{1,8}}(?P<loss>{_N})(?P<rest>.{{0,400}})"
 )
 _FIELDS = {
-    "grad_norm": re.compile(rf"\bnorm {{1,8}}(?P<value>{_N})"),
-    "lr": re.compile(rf"\blr (?P<value>{_N})"),
-    "time(ms)": re.compile(rf"(?P<value>{NUMBER}) ?ms\b"),
-    "mfu(%)": re.compile(r"(?P<value>\d{1,3}\.\d)% (?:\w{2,5} )?MFU"),
-    "Tokens/sec": re.compile(rf"(?P<value>{NUMBER}) tok/s"),
+    "grad_norm": lazy(rf"\bnorm {{1,8}}(?P<value>{_N})"),
+    "lr": lazy(rf"\blr (?P<value>{_N})"),
+    "time(ms)": lazy(rf"(?P<value>{NUMBER}) ?ms\b"),
+    "mfu(%)": lazy(r"(?P<value>\d{1,3}\.\d)% (?:\w{2,5} )?MFU"),
+    "Tokens/sec": lazy(rf"(?P<value>{NUMBER}) tok/s"),
 }
-_VAL = re.compile(rf"\s{{0,4}}val loss (?P<value>{_N})\s*$")
-_FILE = re.compile(r"\s{0,4}s:(?P<step>\d{1,15}) (?P<rest>(?:tel|trl|eval):.{1,200})$")
-_PAIR = re.compile(rf"(?P<key>tel|trl|eval|lr|norm): ?(?P<value>{_N})")
+_VAL = lazy(rf"\s{{0,4}}val loss (?P<value>{_N})\s*$")
+_FILE = lazy(r"\s{0,4}s:(?P<step>\d{1,15}) (?P<rest>(?:tel|trl|eval):.{1,200})$")
+_PAIR = lazy(rf"(?P<key>tel|trl|eval|lr|norm): ?(?P<value>{_N})")
 _NAMES = {"trl": "loss", "norm": "grad_norm", "lr": "lr"}
 
 

@@ -10,7 +10,6 @@ not. A table whose steps start again is another segment, as everywhere.
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
 from faultproxy.analyzer.ingest.formats.dictline import add, step_from
@@ -18,10 +17,11 @@ from faultproxy.analyzer.ingest.formats.table import STEP, split
 from faultproxy.analyzer.ingest.interface import LineFormat
 from faultproxy.analyzer.ingest.log import Log
 from faultproxy.analyzer.ingest.tokens import MAX_KEY, number
+from faultproxy.analyzer.lazy import lazy
 from faultproxy.analyzer.trace import NONFINITE, Cell
 from faultproxy.analyzer.vocabulary import resolve
 
-_RULE = re.compile(r"^\s{0,8}\|?(?:\s{0,40}:?-{2,200}:?\s{0,40}\|){1,500}(?:\s{0,40}:?-{2,200}:?\s{0,40})?$")
+_RULE = lazy(r"^\s{0,8}\|?(?:\s{0,40}:?-{2,200}:?\s{0,40}\|){1,500}(?:\s{0,40}:?-{2,200}:?\s{0,40})?$")
 #: A wider table is no metric table a person reads.
 MAX_COLUMNS = 500
 _LONGEST = 100_000

@@ -20,21 +20,20 @@ import re
 from faultproxy.analyzer.ingest.interface import LineFormat
 from faultproxy.analyzer.ingest.log import Log
 from faultproxy.analyzer.ingest.tokens import MAX_KEY, NUMBER, masked_norm, number
+from faultproxy.analyzer.lazy import lazy
 from faultproxy.analyzer.trace import ABSENT, MASKED, Cell
 from faultproxy.analyzer.vocabulary import resolve
 
-_HEAD = re.compile(r"iteration:?\s+(?P<step>\d{1,15})\s*/\s*(?P<total>\d{1,15})\s*\|(?P<rest>.*)")
-_VALID = re.compile(r"valid(?:ation)?\S{0,40} loss at (?:iteration )?(?P<step>\d{1,15})?[^|]{0,200}\|(?P<rest>.*)")
-_VALUE = re.compile(
-    rf"(?P<key>[^|:]{{1,100}}?)(?: (?:loss )?value|(?<=[ _]loss)):\s+(?P<value>{NUMBER})", re.IGNORECASE
-)
-_BLANK = re.compile(rf"\s*(?P<key>[A-Za-z][A-Za-z_ ()-]{{1,60}}?)\s+(?P<value>{NUMBER})\s*$")
-_SHORT = re.compile(r"\s*(?P<digits>\d{1,3}(?:\.\d{1,3})?)(?P<unit>[KMGTP])\s*$")
+_HEAD = lazy(r"iteration:?\s+(?P<step>\d{1,15})\s*/\s*(?P<total>\d{1,15})\s*\|(?P<rest>.*)")
+_VALID = lazy(r"valid(?:ation)?\S{0,40} loss at (?:iteration )?(?P<step>\d{1,15})?[^|]{0,200}\|(?P<rest>.*)")
+_VALUE = lazy(rf"(?P<key>[^|:]{{1,100}}?)(?: (?:loss )?value|(?<=[ _]loss)):\s+(?P<value>{NUMBER})", re.IGNORECASE)
+_BLANK = lazy(rf"\s*(?P<key>[A-Za-z][A-Za-z_ ()-]{{1,60}}?)\s+(?P<value>{NUMBER})\s*$")
+_SHORT = lazy(r"\s*(?P<digits>\d{1,3}(?:\.\d{1,3})?)(?P<unit>[KMGTP])\s*$")
 _UNITS = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _LOSSES = {"loss", "policy_loss"}
 #: Only MindSpeed-LLM prints these (mindspeed_llm/training/training.py).
 _MINDSPEED = ("core attn ratio", "fix-router or fix-sub-seq-length", "MindSpeed")
-_CLOCK = re.compile(r"\[20\d\d-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}\]")
+_CLOCK = lazy(r"\[20\d\d-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}\]")
 
 
 def fields(rest: str, log: Log) -> dict[str, Cell]:

@@ -8,14 +8,13 @@ was broken at a ` | ` on its way into a ticket goes on with the next one.
 
 from __future__ import annotations
 
-import re
-
 from faultproxy.analyzer.ingest.formats.megatron import fields
 from faultproxy.analyzer.ingest.interface import LineFormat
 from faultproxy.analyzer.ingest.log import Log
+from faultproxy.analyzer.lazy import lazy
 from faultproxy.analyzer.vocabulary import resolve
 
-_HEAD = re.compile(r"iteration:\s{0,9}(?P<step>\d{1,15})\s{0,9}/\s{0,9}(?P<total>\d{1,15})\s{0,9}\|(?P<rest>.*)")
+_HEAD = lazy(r"iteration:\s{0,9}(?P<step>\d{1,15})\s{0,9}/\s{0,9}(?P<total>\d{1,15})\s{0,9}\|(?P<rest>.*)")
 
 
 def _parse(line: str, log: Log) -> bool:

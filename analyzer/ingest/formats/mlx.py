@@ -9,15 +9,14 @@ gigabytes. The validation loss is taken before the iteration it is printed under
 
 from __future__ import annotations
 
-import re
-
 from faultproxy.analyzer.ingest.interface import LineFormat
 from faultproxy.analyzer.ingest.log import Log
 from faultproxy.analyzer.ingest.tokens import NUMBER, number
+from faultproxy.analyzer.lazy import lazy
 from faultproxy.analyzer.trace import Cell
 
-_HEAD = re.compile(r"(?:^|\s)Iter (?P<step>\d{1,15})(?: \([^()]{1,20}\))?: (?P<rest>(?:Train|Val) loss .{1,2000})")
-_FIELD = re.compile(rf"\s*(?P<key>[A-Za-z][\w/ -]{{1,60}}?) (?P<value>{NUMBER}),?(?P<unit> GB|s)?[.]?\s*$")
+_HEAD = lazy(r"(?:^|\s)Iter (?P<step>\d{1,15})(?: \([^()]{1,20}\))?: (?P<rest>(?:Train|Val) loss .{1,2000})")
+_FIELD = lazy(rf"\s*(?P<key>[A-Za-z][\w/ -]{{1,60}}?) (?P<value>{NUMBER}),?(?P<unit> GB|s)?[.]?\s*$")
 
 
 def _parse(line: str, log: Log) -> bool:

@@ -9,15 +9,14 @@ clock `train_time`.
 
 from __future__ import annotations
 
-import re
-
 from faultproxy.analyzer.ingest.interface import LineFormat
 from faultproxy.analyzer.ingest.log import Log
 from faultproxy.analyzer.ingest.tokens import number
+from faultproxy.analyzer.lazy import lazy
 from faultproxy.analyzer.trace import FINITE, Cell
 
-_HEAD = re.compile(r"(?:^|\s)step:(?P<step>\d{1,15})/(?P<total>\d{1,15}) (?P<rest>.{1,2000})")
-_FIELD = re.compile(r"(?P<key>[A-Za-z][\w/]{0,60}):(?P<token>[^\s:]{1,40})(?=\s|$)")
+_HEAD = lazy(r"(?:^|\s)step:(?P<step>\d{1,15})/(?P<total>\d{1,15}) (?P<rest>.{1,2000})")
+_FIELD = lazy(r"(?P<key>[A-Za-z][\w/]{0,60}):(?P<token>[^\s:]{1,40})(?=\s|$)")
 
 
 def _parse(line: str, log: Log) -> bool:

@@ -16,14 +16,13 @@ import re
 from faultproxy.analyzer.ingest.interface import LineFormat
 from faultproxy.analyzer.ingest.log import Log
 from faultproxy.analyzer.ingest.tokens import NUMBER, number
+from faultproxy.analyzer.lazy import lazy
 from faultproxy.analyzer.trace import Cell
 
-_ITER = re.compile(rf"(?:^|\s)iter (?P<step>\d{{1,15}}): loss (?P<loss>{NUMBER}),(?P<rest>.{{0,400}})")
-_SPLITS = re.compile(rf"(?:^|\s)step (?P<step>\d{{1,15}}): train loss (?P<train>{NUMBER}), val loss (?P<val>{NUMBER})")
-_BARS = re.compile(
-    rf"^(?P<step>\d{{1,15}}) \| loss (?P<loss>{NUMBER}) \| (?P<rest>lr {NUMBER} \| {NUMBER}ms\b.{{0,200}})"
-)
-_FIELD = re.compile(rf"\s*(?P<key>[a-z][a-z_ ]{{0,40}}?):?\s+(?P<value>{NUMBER})\s?(?P<unit>ms|s|%)?\s*$")
+_ITER = lazy(rf"(?:^|\s)iter (?P<step>\d{{1,15}}): loss (?P<loss>{NUMBER}),(?P<rest>.{{0,400}})")
+_SPLITS = lazy(rf"(?:^|\s)step (?P<step>\d{{1,15}}): train loss (?P<train>{NUMBER}), val loss (?P<val>{NUMBER})")
+_BARS = lazy(rf"^(?P<step>\d{{1,15}}) \| loss (?P<loss>{NUMBER}) \| (?P<rest>lr {NUMBER} \| {NUMBER}ms\b.{{0,200}})")
+_FIELD = lazy(rf"\s*(?P<key>[a-z][a-z_ ]{{0,40}}?):?\s+(?P<value>{NUMBER})\s?(?P<unit>ms|s|%)?\s*$")
 
 
 def _parse(line: str, log: Log) -> bool:
@@ -55,7 +54,7 @@ def _cells(found: re.Match[str]) -> dict[str, Cell]:
     if loss:
         cells["loss"] = loss
     for part in found["rest"].replace("|", ",").split(","):
-        pair = _FIELD.match("time " + part if found.re is _BARS and part.rstrip().endswith("ms") else part)
+        pair = _FIELD.match("time " + part if found.re.pattern == _BARS.pattern and part.rstrip().endswith("ms") else part)
         cell = number(pair["value"]) if pair else None
         if pair is None or cell is None or (pair["unit"] == "%" and (cell.value or 0.0) < 0):
             continue

@@ -15,19 +15,19 @@ lost its `Step n/m` line on the way into a ticket counts as the next row.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 
 from faultproxy.analyzer.ingest.interface import LineFormat
 from faultproxy.analyzer.ingest.log import Log
 from faultproxy.analyzer.ingest.tokens import number
+from faultproxy.analyzer.lazy import lazy
 from faultproxy.analyzer.trace import Cell
 
-_STEP = re.compile(r"Step (?P<step>\d{1,15})/(?P<total>\d{1,15})\b")
-_SECTION = re.compile(
+_STEP = lazy(r"Step (?P<step>\d{1,15})/(?P<total>\d{1,15})\b")
+_SECTION = lazy(
     r"(?:^|\s)(?P<name>Training Results|Validation Results|Timing|Validation Timing|Performance Metrics):\s*$"
 )
-_BULLET = re.compile(
+_BULLET = lazy(
     r"\s{0,12}(?P<mark>[\u2022\u00b7*-]) (?P<key>[A-Za-z][\w ()/.-]{1,60}): (?P<token>[^\s(]{1,40})(?: tokens)?(?: \([\d.]{1,8}%\))?\s*$"
 )
 #: Bullets that only NeMo-RL writes: with them a block is known without its heading.

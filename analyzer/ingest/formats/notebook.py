@@ -19,10 +19,11 @@ from faultproxy.analyzer.ingest.interface import FileFormat
 from faultproxy.analyzer.ingest.log import Log
 from faultproxy.analyzer.ingest.source import File
 from faultproxy.analyzer.ingest.text import read_text
+from faultproxy.analyzer.lazy import lazy
 from faultproxy.analyzer.trace import Source
 
-_TAG = re.compile(r"<(?P<close>/?)(?P<name>table|tr|th|td)\b[^<>]{0,1000}>", re.IGNORECASE)
-_OTHER = re.compile(r"<[^<>]{1,1000}>")
+_TAG = lazy(r"<(?P<close>/?)(?P<name>table|tr|th|td)\b[^<>]{0,1000}>", re.IGNORECASE)
+_OTHER = lazy(r"<[^<>]{1,1000}>")
 #: Cells of one table row, and characters of one cell, that are kept.
 MAX_CELLS, MAX_CELL = 500, 200
 

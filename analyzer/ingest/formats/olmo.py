@@ -14,18 +14,18 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 
 from faultproxy.analyzer.ingest.interface import LineFormat
 from faultproxy.analyzer.ingest.log import Log
 from faultproxy.analyzer.ingest.tokens import number
+from faultproxy.analyzer.lazy import lazy
 from faultproxy.analyzer.trace import FINITE, Cell
 
-_HEAD = re.compile(r"\[step=(?P<step>\d[\d,]{0,18})/(?P<total>[\d,?]{1,19}),epoch=")
-_PAIR = re.compile(r"\s{0,60}(?P<key>[A-Za-z][\w/ ().@:-]{1,120})=(?P<token>\S{1,40})\s*$")
-_EVALS = re.compile(r"Finished .{1,120} evals? in ")
-_IMBALANCE = re.compile(r"train/block (?P<layer>\d{1,6})/load imbalance$")
+_HEAD = lazy(r"\[step=(?P<step>\d[\d,]{0,18})/(?P<total>[\d,?]{1,19}),epoch=")
+_PAIR = lazy(r"\s{0,60}(?P<key>[A-Za-z][\w/ ().@:-]{1,120})=(?P<token>\S{1,40})\s*$")
+_EVALS = lazy(r"Finished .{1,120} evals? in ")
+_IMBALANCE = lazy(r"train/block (?P<layer>\d{1,6})/load imbalance$")
 #: Lines of other ranks that may stand between two pairs.
 _GAP = 50
 

@@ -10,18 +10,17 @@ no dict does, which is a log of bars alone, or the step in which the run died.
 
 from __future__ import annotations
 
-import re
-
 from faultproxy.analyzer.ingest.interface import LineFormat
 from faultproxy.analyzer.ingest.log import Log
 from faultproxy.analyzer.ingest.tokens import masked_norm, number, pairs
 from faultproxy.analyzer.ingest.wrapped import Dict, dicts, rest
+from faultproxy.analyzer.lazy import lazy
 from faultproxy.analyzer.trace import BAD_STATES, Cell
 from faultproxy.analyzer.vocabulary import resolve
 
-_HEAD = re.compile(r"Global step (?P<step>\d{1,15}):\s?(?=\{)|global_step (?P<eval>\d{1,15}), eval_metrics:\s?(?=\{)")
-_BAR = re.compile(r"(?P<at>\d{1,12})/\d{1,12} \[(?P<rest>[^\]]{0,4000})")
-_POSTFIX = re.compile(r"(?P<key>[A-Za-z]\w{0,40})=(?P<token>[^,\]\s]{1,40})")
+_HEAD = lazy(r"Global step (?P<step>\d{1,15}):\s?(?=\{)|global_step (?P<eval>\d{1,15}), eval_metrics:\s?(?=\{)")
+_BAR = lazy(r"(?P<at>\d{1,12})/\d{1,12} \[(?P<rest>[^\]]{0,4000})")
+_POSTFIX = lazy(r"(?P<key>[A-Za-z]\w{0,40})=(?P<token>[^,\]\s]{1,40})")
 #: Short names of the bars of releases before 2024-10.
 _OLD = {"pg": "act_loss", "rm": "reward", "ret": "return", "glen": "gen_len", "tlen": "tot_len", "cri": "critic_loss"}
 

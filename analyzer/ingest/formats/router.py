@@ -28,6 +28,7 @@ from faultproxy.analyzer.ingest.interface import FileFormat, LineFormat
 from faultproxy.analyzer.ingest.log import MAX_STEP, Log
 from faultproxy.analyzer.ingest.source import File
 from faultproxy.analyzer.ingest.tokens import NUMBER, number
+from faultproxy.analyzer.lazy import lazy
 from faultproxy.analyzer.trace import Cell
 
 #: Larger indices are no experts, and no layers, of a model that exists.
@@ -43,10 +44,10 @@ MAX_KEPT = 2_000_000
 #: Stages or engines of one layer that are told apart.
 MAX_ORIGINS = 4
 _TRACE = re.compile(rb"\s*\{[^\n]{0,2000}?\"(?:top_indices|tokens_per_expert)\"\s*:")
-_CUT = re.compile(r'^(?P<head>\{[^\n]{0,4000}?),\s*"top_indices"\s*:\s*(?P<tail>\[.*)$', re.DOTALL)
-_DIGITS = re.compile(r"\d{1,6}")
-_LINE = re.compile(rf"(?P<key>step|layer|max_tok|avg_tok|mean_tok|std|recompute_factor)=(?P<value>{NUMBER})")
-_ACTIVE = re.compile(r"active_experts=(?P<active>\d{1,6})/(?P<all>\d{1,6})")
+_CUT = lazy(r'^(?P<head>\{[^\n]{0,4000}?),\s*"top_indices"\s*:\s*(?P<tail>\[.*)$', re.DOTALL)
+_DIGITS = lazy(r"\d{1,6}")
+_LINE = lazy(rf"(?P<key>step|layer|max_tok|avg_tok|mean_tok|std|recompute_factor)=(?P<value>{NUMBER})")
+_ACTIVE = lazy(r"active_experts=(?P<active>\d{1,6})/(?P<all>\d{1,6})")
 
 
 class _Counts:

@@ -15,18 +15,16 @@ rollout reports early, so nothing is placed by position alone. The critic's step
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 
 from faultproxy.analyzer.ingest.interface import LineFormat
 from faultproxy.analyzer.ingest.log import Log
 from faultproxy.analyzer.ingest.tokens import number, pairs
 from faultproxy.analyzer.ingest.wrapped import Dict, dicts, rest
+from faultproxy.analyzer.lazy import lazy
 from faultproxy.analyzer.trace import BAD_STATES, Cell
 
-_HEAD = re.compile(
-    r"(?:^|[\s-])(?P<word>(?:critic-)?step|rollout|eval|perf|multi_turn|passrate) (?P<id>\d{1,15}):\s?(?=\{)"
-)
+_HEAD = lazy(r"(?:^|[\s-])(?P<word>(?:critic-)?step|rollout|eval|perf|multi_turn|passrate) (?P<id>\d{1,15}):\s?(?=\{)")
 _SPACES = ("train/", "rollout/", "perf/", "eval/", "multi_turn/", "passrate/")
 _AXES = {"train/step", "rollout/step", "eval/step"}
 #: Keys that miles logs and slime does not.

@@ -7,7 +7,6 @@ makes each run a segment of its own.
 from __future__ import annotations
 
 import csv
-import re
 from collections.abc import Iterator
 
 from faultproxy.analyzer.errors import UnreadableError
@@ -16,6 +15,7 @@ from faultproxy.analyzer.ingest.interface import FileFormat
 from faultproxy.analyzer.ingest.log import Log
 from faultproxy.analyzer.ingest.source import File
 from faultproxy.analyzer.ingest.tokens import number
+from faultproxy.analyzer.lazy import lazy
 from faultproxy.analyzer.trace import NONFINITE, Cell
 from faultproxy.analyzer.vocabulary import resolve
 
@@ -31,12 +31,12 @@ STEP = {
     "train_step",
     "update",
 }
-_RULE = re.compile(r"^[\s|:+\-=]+$")
+_RULE = lazy(r"^[\s|:+\-=]+$")
 #: Aligned columns, as notebooks print them.
 _SPACES = "  "
-_WIDE = re.compile(r"\s{2,}")
+_WIDE = lazy(r"\s{2,}")
 #: Markdown: `**nan**`.
-_EMPHASIS = re.compile(r"[*_`]{1,3}([^*_`]{1,200})[*_`]{1,3}$")
+_EMPHASIS = lazy(r"[*_`]{1,3}([^*_`]{1,200})[*_`]{1,3}$")
 _LONG = ({"metric", "key", "name", "tag", "signal"}, {"value"})
 
 

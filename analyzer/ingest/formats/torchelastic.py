@@ -21,17 +21,16 @@ Source: pytorch/pytorch torch/distributed/elastic/multiprocessing/errors/__init_
 
 from __future__ import annotations
 
-import re
-
 from faultproxy.analyzer.ingest.interface import LineFormat
 from faultproxy.analyzer.ingest.log import Log
+from faultproxy.analyzer.lazy import lazy
 
-_ROOT = re.compile(r"^\s{0,8}Root Cause(?: \(first observed failure\))?:\s*$")
-_OTHERS = re.compile(r"^\s{0,8}(?:Other )?Failures:\s*$")
-_ENTRY = re.compile(r"^\s{0,8}\[\d{1,6}\]:\s*$")
-_FIELD = re.compile(r"^\s{0,8}(?P<name>time|host|rank|exitcode|error_file|traceback|msg)\s{0,12}:\s?(?P<value>.*)$")
-_BORDER = re.compile(r"^\s{0,8}[=*]{5,}\s*$")
-_NUMBER = re.compile(r"-?\d{1,10}")
+_ROOT = lazy(r"^\s{0,8}Root Cause(?: \(first observed failure\))?:\s*$")
+_OTHERS = lazy(r"^\s{0,8}(?:Other )?Failures:\s*$")
+_ENTRY = lazy(r"^\s{0,8}\[\d{1,6}\]:\s*$")
+_FIELD = lazy(r"^\s{0,8}(?P<name>time|host|rank|exitcode|error_file|traceback|msg)\s{0,12}:\s?(?P<value>.*)$")
+_BORDER = lazy(r"^\s{0,8}[=*]{5,}\s*$")
+_NUMBER = lazy(r"-?\d{1,10}")
 _KEY = "torchelastic"
 #: What ended the first rank, where a signal did (the exit code is its negative).
 _SIGNALS = {-9: "killed", -11: "segfault", -7: "segfault", -15: "stopped"}

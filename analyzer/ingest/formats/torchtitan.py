@@ -9,17 +9,16 @@ Anonymous loops print `step: 2  loss: 1.2` too; only with `memory: ...GiB`, `tps
 
 from __future__ import annotations
 
-import re
-
 from faultproxy.analyzer.ingest.interface import LineFormat
 from faultproxy.analyzer.ingest.log import Log
 from faultproxy.analyzer.ingest.tokens import number
+from faultproxy.analyzer.lazy import lazy
 from faultproxy.analyzer.trace import Cell
 
-_HEAD = re.compile(
+_HEAD = lazy(
     r"(?P<eval>validat\w{1,4}:? {1,2}|evaluation: {1,2})?(?<![\w/])step:\s{0,12}(?P<step>\d[\d,]{0,18})\s{1,4}(?P<rest>\S.*)"
 )
-_FIELD = re.compile(r"(?<![\w/])(?P<key>[A-Za-z][\w/]{0,60}):\s{0,12}(?P<token>[^\s(]{1,40})")
+_FIELD = lazy(r"(?<![\w/])(?P<key>[A-Za-z][\w/]{0,60}):\s{0,12}(?P<token>[^\s(]{1,40})")
 _OWN = ("GiB", "tps:", "[titan]")
 
 

@@ -18,23 +18,20 @@ Source: huggingface/transformers src/transformers/debug_utils.py.
 
 from __future__ import annotations
 
-import re
-
 from faultproxy.analyzer.ingest.beside import alone, beside
 from faultproxy.analyzer.ingest.interface import LineFormat
 from faultproxy.analyzer.ingest.log import Log
 from faultproxy.analyzer.ingest.tokens import number
+from faultproxy.analyzer.lazy import lazy
 from faultproxy.analyzer.trace import BAD_STATES, Cell
 
-_DETECTED = re.compile(r"^\s{0,8}Detected inf/nan during batch_number=(?P<batch>\d{1,12})\s*$")
-_STARTING = re.compile(r"^\s{0,40}\*\*\* (?:Starting|Finished) batch number=(?P<batch>\d{1,12}) \*\*\*")
-_HEAD = re.compile(r"^\s{0,8}abs min\s{1,8}abs max\s{1,8}metadata\s*$")
-_MODULE = re.compile(r"^\s{8,40}(?P<name>[A-Za-z_][\w.]{0,300}) (?P<type>[A-Za-z_]\w{0,100})\s*$")
-_VALUES = re.compile(
-    r"^\s{0,8}(?P<low>[-+\w.]{2,12})\s{1,8}(?P<high>[-+\w.]{2,12}) (?P<what>[A-Za-z_][\w.\[\]]{0,100})\s*$"
-)
-_NO_TENSOR = re.compile(r"^\s{1,20}(?:None|not a tensor) [A-Za-z_][\w.\[\]]{0,100}\s*$")
-_LAYER = re.compile(r"(?:^|\.)(\d{1,5})(?:\.|$)")
+_DETECTED = lazy(r"^\s{0,8}Detected inf/nan during batch_number=(?P<batch>\d{1,12})\s*$")
+_STARTING = lazy(r"^\s{0,40}\*\*\* (?:Starting|Finished) batch number=(?P<batch>\d{1,12}) \*\*\*")
+_HEAD = lazy(r"^\s{0,8}abs min\s{1,8}abs max\s{1,8}metadata\s*$")
+_MODULE = lazy(r"^\s{8,40}(?P<name>[A-Za-z_][\w.]{0,300}) (?P<type>[A-Za-z_]\w{0,100})\s*$")
+_VALUES = lazy(r"^\s{0,8}(?P<low>[-+\w.]{2,12})\s{1,8}(?P<high>[-+\w.]{2,12}) (?P<what>[A-Za-z_][\w.\[\]]{0,100})\s*$")
+_NO_TENSOR = lazy(r"^\s{1,20}(?:None|not a tensor) [A-Za-z_][\w.\[\]]{0,100}\s*$")
+_LAYER = lazy(r"(?:^|\.)(\d{1,5})(?:\.|$)")
 #: Layers of one dump that are held; a model has no more.
 MAX_LAYERS = 2_000
 #: What a 16-bit float cannot hold; a finite input near it is the last thing before the overflow.

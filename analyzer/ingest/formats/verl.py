@@ -6,13 +6,12 @@ A non-finite gradient norm makes verl's engines skip the update and print only `
 
 from __future__ import annotations
 
-import re
-
 from faultproxy.analyzer.ingest.interface import LineFormat
 from faultproxy.analyzer.ingest.log import Log
 from faultproxy.analyzer.ingest.tokens import number
+from faultproxy.analyzer.lazy import lazy
 
-_STEP = re.compile(r"(?:^|\s)step:(\d{1,15})(?= - | *$)")
+_STEP = lazy(r"(?:^|\s)step:(\d{1,15})(?= - | *$)")
 
 
 def _parse(line: str, log: Log) -> bool:

@@ -11,11 +11,11 @@ The rules under rules/process give the kinds meaning; a marker alone is never a 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache
-from re import Pattern, compile
+from re import Pattern
 from typing import NamedTuple
 
 from faultproxy.analyzer.ingest.markers import cann, collectives, launchers, machine, rerun, training
+from faultproxy.analyzer.lazy import lazy
 
 
 class Marker(NamedTuple):
@@ -23,12 +23,12 @@ class Marker(NamedTuple):
 
     kind: str
     hint: str
-    pattern: str
+    pattern: Pattern[str]
     value: float | None = None
 
 
 def _rows(rows: Iterable[tuple[str, str, str] | tuple[str, str, str, float]]) -> tuple[Marker, ...]:
-    return tuple(Marker(*row) for row in rows)
+    return tuple(Marker(kind, hint, lazy(pattern), *value) for kind, hint, pattern, *value in rows)
 
 
 #: Families in the order they are asked: what names a cause comes before what could be anybody's words. An error code
@@ -38,9 +38,3 @@ WORDS = _rows(row for family in (collectives, training) for row in family.MARKER
 LAST = _rows(cann.MARKERS)
 ASIDES = _rows(collectives.ASIDES)
 HINTS = tuple(dict.fromkeys([*(row.hint for row in (*EXACT, *WORDS, *LAST, *ASIDES)), *cann.HINTS]))
-
-
-@cache
-def expression(pattern: str) -> Pattern[str]:
-    """The compiled expression of a row (compiling all of them at start-up would cost more than a short log)."""
-    return compile(pattern)

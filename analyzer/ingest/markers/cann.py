@@ -7,8 +7,9 @@ has no row keeps the family's kind: what only reports another error (inner error
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
+
+from faultproxy.analyzer.lazy import lazy
 
 
 class Code(NamedTuple):
@@ -121,11 +122,11 @@ FAMILIES = {
 HINTS = ("EI0", "EJ0", "EL0", "EE", "EZ", "9999", "ERR0", "507", "107", "207")
 #: plog (`[ERROR] HCCL(pid,process):time [file:line] ...`): healthy runs have such lines too, so the rest is a hint only.
 MARKERS = (("plog_error", "[ERROR] ", r"^\[ERROR\] [A-Z][A-Z_]{1,20}\(\d{1,10},[^\n)]{1,80}\):"),)
-_TEXT = re.compile(
+_TEXT = lazy(
     r"(?<![\w.\-/])(?:(?P<known>E[IJ]00\d\d|EL000\d|E[A-Z1-9]9999|ERR0\d{4})(?!\w)"
     r"|(?P<family>E[A-Z1-9]\d{4})(?=\]?: |\]?:$|\)[:, ]|\[PID))"
 )
-_NUMBER = re.compile(
+_NUMBER = lazy(
     r"(?:error code(?: is)?|runtime result|ret(?:ror)?[Cc]ode(?: is)?|errorCode|ret)\s?[=:\[]{0,2}\s{0,2}(?P<number>[125]07\d{3})\b"
 )
 
