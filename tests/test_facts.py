@@ -361,6 +361,17 @@ def test_the_objective_has_one_name_in_the_frame_and_by_rank(tmp_path: Path) -> 
     assert sorted(row[2] for row in duckdb.sql(trace.table).fetchall()) == ["eval_loss", "policy_loss"]
 
 
+def test_a_loss_beside_the_policy_loss_of_an_rl_run_is_its_objective_and_not_judged_by_its_level(
+    tmp_path: Path,
+) -> None:
+    rows = [{"step": at, "loss": 0.01 * at, "policy_loss": 0.001 * (-1) ** at, "reward": 0.3, "grad_norm": 0.4} for at in range(1, 40)]  # fmt: skip
+    path = tmp_path / "log.jsonl"
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    trace = read([str(path)])[0]
+    assert {Key("objective"), Key("policy_loss")} <= set(trace.frame.columns)
+    assert Key("loss") not in trace.frame.columns
+
+
 def test_rules_read_facts_as_a_table_and_by_name() -> None:
     facts = {"precision.compute": "fp16", "hyperparameters.clip_high": 0.28, "hyperparameters.kl_loss": True}
     trace = case_trace({"series": {"clip_frac": "0.1x20 0.4x5"}, "facts": facts})

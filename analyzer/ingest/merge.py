@@ -293,7 +293,7 @@ _OBJECTIVES = ("rl", "ppo")
 
 
 def _rename_objective(trace: Trace) -> None:
-    """In an RL run the key `loss` is the policy objective: rename it, for no rule may judge its level.
+    """In an RL run the key `loss` is the policy objective, or the whole of it: rename it, for no rule may judge its level.
 
     In the frame, in the detail, and in what stays on disk alike: a rank's loss must not be another signal than the run's.
     """
@@ -301,16 +301,15 @@ def _rename_objective(trace: Trace) -> None:
     preference = signals & {"reward_chosen", "reward_margin", "reward_accuracy"}
     if preference or not (signals & _RL or trace.facts.get("algorithm") in _OBJECTIVES):
         return
-    if Key("policy_loss") in trace.frame.columns:
-        return
+    name = "objective" if Key("policy_loss") in trace.frame.columns else "policy_loss"
     for frame in (trace.frame, trace.detail):
         for key in [key for key in frame.columns if key[:5] == Key("loss")[:5]]:
             column = frame.columns.pop(key)
-            column.key = key._replace(signal="policy_loss")
+            column.key = key._replace(signal=name)
             frame.columns[column.key] = column
     if trace.table is not None:
         trace.table = (
-            "SELECT * REPLACE (CASE WHEN signal = 'loss' THEN 'policy_loss' ELSE signal END AS signal) "
+            f"SELECT * REPLACE (CASE WHEN signal = 'loss' THEN '{name}' ELSE signal END AS signal) "
             f"FROM ({trace.table})"
         )
 

@@ -10,7 +10,7 @@
 rollout * k + i, slime/backends/megatron_utils/model.py). What a rollout says waits here until its first step is printed
 and stands in that step's row; k is read off the first step after a rollout's line. In asynchronous training the next
 rollout reports early, so nothing is placed by position alone. The critic's steps may lead or lag the actor's.
-`train/loss` beside `train/pg_loss` is the whole objective, no loss by its level: only that it was not finite is kept.
+`train/loss` beside `train/pg_loss` is the whole objective, no loss by its level: where it is not finite, so is the policy's.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _record(held: Dict, log: Log) -> bool:
         return False
     state: _State = log.memory.setdefault("slime", _State())
     if "train/pg_loss" in cells:
-        whole = cells.pop("train/loss", None)
+        whole = cells.get("train/loss")
         if whole is not None and whole.state in BAD_STATES:
             cells["train/pg_loss"] = whole
     if any(key.startswith(_MILES) for key in cells):
