@@ -27,12 +27,14 @@ def not_judged(trace: Trace, outcomes: Iterable[Outcome] = ()) -> tuple[dict[str
     """The areas of `coverage.toml` for which the trace holds no signal: what, needs, how (for its framework, if known).
 
     A factor whose signals stand by layer is judged only where a rule that votes for it read some of them: of the layers
-    of a run, its overlap says nothing of a backward pass, and its moments are read by nobody.
+    of a run, its overlap says nothing of a backward pass, and its moments are read by nobody. A comparison judges a factor
+    only where it found something: that no rule fired may mean that no layer was compared.
     """
     judged = {
         factor
         for outcome in outcomes
-        if outcome.status in ("fires", "clean") and outcome.rule.view in ("layer", "expert", "against")
+        if (outcome.status == "fires" and outcome.rule.view == "against")
+        or (outcome.status in ("fires", "clean") and outcome.rule.view in ("layer", "expert"))
         for factor in outcome.rule.votes
     }
     present = {key.signal for frame in (trace.frame, trace.detail) for key in frame.columns}

@@ -24,7 +24,7 @@ from faultproxy.analyzer.errors import InputError
 from faultproxy.analyzer.report import document as documents
 from faultproxy.analyzer.report import markdown, text
 from faultproxy.analyzer.rulecases import trace
-from faultproxy.analyzer.trace import Source, Trace
+from faultproxy.analyzer.trace import Cell, Column, Source, Trace
 
 ENTROPY, REWARD, NORM = "2-0.02x40~0.02", "0.1+0.01x40~0.02", "1x40~0.1"
 GOOD = {"entropy": ENTROPY, "reward": REWARD, "grad_norm": NORM}
@@ -167,6 +167,32 @@ def test_a_constant_good_run_and_one_point_are_judged_without_error() -> None:
     assert _apart(compare(_trace({"loss": "1x20 5x20"}), _trace({"loss": "1x40"}))) == {"loss": 21}
 
 
+@pytest.mark.parametrize("value", ["0x30", "-1x30"])
+def test_the_smallest_numbers_are_judged_without_error(value: str) -> None:
+    good = _trace({"loss": "5e-324x40"})
+    assert _apart(compare(_trace({"loss": f"5e-324x10 {value}"}), good)) == {}
+
+
+@pytest.mark.parametrize("steps", ["1+1x4", "1+999x4"])
+def test_too_few_points_are_said_not_judged(steps: str) -> None:
+    here = _trace({"loss": "3x40", "grad_norm": "1x40~0.1"})
+    report = documents.document(diagnose(here, _trace({"loss": "9x4", "grad_norm": "1x4~0.1"}, steps=steps)))["against"]
+    assert (report["signals"], report["divergences"]) == (0, [])
+    assert report["warnings"] == ["too few points to compare (fewer than 5 that both runs have): loss, grad_norm"]
+
+
+def test_a_noise_that_cannot_be_measured_is_said_and_nothing_of_the_signal_judged() -> None:
+    here, good = _trace({"loss": "1x40", "reward": "0.1x40"}), _trace({"loss": "0x40~1.7e308", "reward": "0.1x40"})
+    report = documents.document(diagnose(here, good))["against"]
+    assert (report["signals"], report["divergences"]) == (1, [])
+    assert report["warnings"] == ["noise of the good run not measurable (values too large): loss"]
+
+
+def test_a_large_finite_value_is_finite() -> None:
+    [one] = compare(_trace({"reward": "0x20 1.7e308x20"}), _trace({"reward": "0x40"})).series
+    assert (one.step, one.nonfinite, one.value) == (21, False, 1.7e308)
+
+
 def test_speed_is_reported_apart() -> None:
     found = compare(_trace(GOOD | {"step_time": "9x40"}), _trace(GOOD | {"step_time": "3x40"}))
     assert [(entry["signal"], entry["ratio"]) for entry in found.speed] == [("step_time", 3.0)]
@@ -203,13 +229,14 @@ def test_other_seeds_never_were_one() -> None:
 @pytest.mark.parametrize(
     ("times", "said", "facts"),
     [
-        (2, "2x: twice", {}),
-        (0.5, "0.5x: half", {}),
-        (2**0.5, "1.41x: the square root of 2", {}),
-        (4, "4x: the context-parallel size, 4", {"parallelism": {"cp": 4}}),
-        (8, "8x: the gradient-accumulation steps, 8", {"hyperparameters": {"gradient_accumulation_steps": 8}}),
-        (0.125, "0.125x: 1 / the data-parallel size, 8", {"parallelism": {"dp": 8}}),
-        (2.7, "2.7x: no round multiple", {}),
+        (2, "2x, about twice", {}),
+        (0.5, "0.5x, about half", {}),
+        (2**0.5, "1.41x, about the square root of 2", {}),
+        (4, "4x, about the context-parallel size, 4", {"parallelism": {"cp": 4}}),
+        (8, "8x, about the gradient-accumulation steps, 8", {"hyperparameters": {"gradient_accumulation_steps": 8}}),
+        (0.125, "0.125x, about 1 / the data-parallel size, 8", {"parallelism": {"dp": 8}}),
+        (1.96, "1.96x, about twice", {}),
+        (2.7, "2.7x, no round multiple", {}),
     ],
 )
 def test_exact_multiples_are_named(times: float, said: str, facts: dict[str, Any]) -> None:
@@ -245,6 +272,29 @@ def test_the_lowest_layer_that_went_apart_first_with_those_below_clean() -> None
         6,
     )
     assert "act_norm from layer 3 on, clean below" in text.render([report])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "entry", "said"),
+    [
+        (range(2, 3), (2, 2), "act_norm in layer 2 only"),
+        (range(2, 5), (2, 4), "act_norm in layers 2 to 4"),
+        (range(2, 6), (2, None), "act_norm from layer 2 on, clean below"),
+        (range(1), (0, 0), "act_norm in layer 0 only"),
+        (range(1, 5, 2), (1, None), "act_norm from layer 1 on, clean below"),
+    ],
+)
+def test_the_last_layer_apart_where_those_above_agree(wrong: range, entry: tuple[int, int | None], said: str) -> None:
+    pair = _trace(GOOD, layers=_layers(wrong, "60")), _trace(GOOD, layers=_layers(range(0), ""))
+    report = documents.document(diagnose(*pair))
+    [found] = report["against"]["layers"]
+    assert (found["layer"], found["last"]) == entry
+    assert said in text.render([report])
+
+
+def test_the_first_difference_in_a_layer_names_it() -> None:
+    pair = _trace(GOOD, layers=_layers(range(2, 3), "60")), _trace(GOOD, layers=_layers(range(0), ""))
+    assert "until step 21, where act_norm layer 2 is" in text.render([documents.document(diagnose(*pair))])
 
 
 def test_all_layers_at_once_are_not_clean_below() -> None:
@@ -308,6 +358,22 @@ def test_long_logs_are_thinned_but_not_of_what_is_not_finite() -> None:
     [piece] = pieces(here, good, align(here, good), [])
     assert len(piece.pairs) == MOST + 1
     assert sum(pair.here.bad for pair in piece.pairs) == 1
+
+
+def test_only_the_filled_cells_of_a_column_are_visited(monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = {str(i): {"act_norm": "1x28 nan 1" if i else "1x5000"} for i in range(20)}
+    here = _trace({}, layers=layers)
+    visited: list[int] = []
+    cell = Column.cell
+
+    def counted(column: Column, row: int) -> Cell | None:
+        visited.append(row)
+        return cell(column, row)
+
+    monkeypatch.setattr(Column, "cell", counted)
+    found = list(pieces(here, here, align(here, here), []))
+    assert [len(piece.pairs) for piece in found] == [5000] + [30] * 19
+    assert len(visited) == 2 * (5000 + 19 * 30)
 
 
 def test_layers_of_a_trace_on_disk_are_read_there_or_left_out_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,17 +10,23 @@ import re
 import subprocess
 import sys
 import time
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from faultproxy.analyzer import facts as run_facts
 from faultproxy.analyzer.advice import not_judged
+from faultproxy.analyzer.against.config import differences
+from faultproxy.analyzer.against.good import read_good
 from faultproxy.analyzer.diagnose import diagnose
 from faultproxy.analyzer.errors import InputError
 from faultproxy.analyzer.ingest import read
 from faultproxy.analyzer.ingest.facts import gather, launch, literal, yamlish
+from faultproxy.analyzer.ingest.facts.found import scalar
 from faultproxy.analyzer.ingest.facts.model import describe
 from faultproxy.analyzer.ingest.facts.names import CARD, SETTINGS
 from faultproxy.analyzer.ingest.merge import merge
@@ -420,6 +426,10 @@ def test_facts_survive_the_canonical_form(tmp_path: Path) -> None:
 
 
 # -- what must not be taken for a fact --------------------------------------------------------------------------------
+#: What a model_type may be and no name.
+FAMILIES: list[Any] = [["mixtral"], ["mixtral", "mixtral"], {"mixtral": 1}, [["x"]], []]
+#: What looks like a number and is none.
+ODD = ["1_", "1__2", "+1_", "1_.5e3", "_1", "1_e5"]
 HOSTILE = {
     "config.yaml": [
         "a: &a [x, x]\n" + "\n".join(f"k{n}: &k{n} [*k{n - 1}, *k{n - 1}]" for n in range(1, 500)),  # an alias bomb
@@ -427,10 +437,15 @@ HOSTILE = {
         "lr: !!python/object/apply:os.system ['touch /tmp/x']\nmodel: {num_layers: 3",
         "[" * 100_000, "{" * 100_000, "- " * 100_000, ("x" + " " * 199 + "y\n") * 5000, "x: &" + "&" * 400_000, "a: b: c: d\n\t x: 1\n? y\n: z\n", "'" * 5000 + ":", "k: |\n  lr: 3\n  seed: 4\n", "\x00\x01\x02" * 999,
         "\n".join(f"lr: {n}" for n in range(100_000)), "learning_rate: '" + "9" * 100_000,
+        *(f"lr: {number}\n" for number in ODD),
     ],
-    "config.json": ["[" * 100_000, '{"model_type": "x", "num_hidden_layers": 1e999}', '{"model_type": "x", "num_hidden_layers": 99999999999, "num_experts": 8, "decoder_sparse_step": 1}', "{}", '{"a":' * 2000 + "1" + "}" * 2000, '{"model_type": "x", "num_hidden_layers": "9; rm -rf /", "n_layer": true}'],
-    "train.sh": ["A=x\n" + "A=$A$A\n" * 5000 + "torchrun --a 1 --b $A\n", "torchrun " + "\\\n" * 100_000, "torchrun --a '" + "\\'" * 30_000, "X=(" * 9000, "python " * 20_000 + "--a 1 --b 2", "$(torchrun --a 1 --b 2)\n`torchrun`\n"],
-    "run.log": ["{'actor_rollout_ref': {" * 40_000 + "\n", "-" * 30 + " arguments " + "-" * 30 + "\n" + "".join(f"  a{n} ........ {n}\n" for n in range(1_000_000)), "Namespace(" * 90_000 + "\n", "Namespace('" + "\\'" * 400_000 + "\n", "torchrun " + "=,/" * 300_000 + "\n", "torchrun --a 1 " + "\\'\"" * 300_000 + "\n", "torchrun " * 100_000 + "\n", "python -m x --a 1 --b 2\n" * 20_000, "json = {\n" * 60_000],
+    "config.json": ["[" * 100_000, '{"model_type": "x", "num_hidden_layers": 1e999}', '{"model_type": "x", "num_hidden_layers": 99999999999, "num_experts": 8, "decoder_sparse_step": 1}', "{}", '{"a":' * 2000 + "1" + "}" * 2000, '{"model_type": "x", "num_hidden_layers": "9; rm -rf /", "n_layer": true}', *(json.dumps({"model_type": family, "num_hidden_layers": 4, "num_experts": 8}) for family in FAMILIES)],
+    "args.json": [
+        json.dumps({"k" * 150_000: {f"a{n}": 1 for n in range(20_000)}}), json.dumps({f"g{g}": {f"a{n}": 1 for n in range(300)} for g in range(250)}),
+        '{"' + '":{"'.join(["k" * 100] * 47) + '":{' + ",".join(f'"a{n}":1' for n in range(20_000)) + "}" * 48,
+    ],
+    "train.sh": ["A=x\n" + "A=$A$A\n" * 5000 + "torchrun --a 1 --b $A\n", "torchrun " + "\\\n" * 100_000, "torchrun --a '" + "\\'" * 30_000, "X=(" * 9000, "python " * 20_000 + "--a 1 --b 2", "$(torchrun --a 1 --b 2)\n`torchrun`\n", *(f"torchrun x.py --lr {number}\n" for number in ODD)],
+    "run.log": ["{'actor_rollout_ref': {" * 40_000 + "\n", "-" * 30 + " arguments " + "-" * 30 + "\n" + "".join(f"  a{n} ........ {n}\n" for n in range(1_000_000)), "Namespace(" * 90_000 + "\n", "Namespace('" + "\\'" * 400_000 + "\n", "torchrun " + "=,/" * 300_000 + "\n", "torchrun --a 1 " + "\\'\"" * 300_000 + "\n", "torchrun " * 100_000 + "\n", "python -m x --a 1 --b 2\n" * 20_000, "json = {\n" * 60_000, *(f"Namespace(lr={number}, fp16=False)\n" for number in ODD), *(dump({"lr": number, "seed": number, "clip_grad": number}) for number in ODD)],
     "README.md": ["hyperparameters were used during training:\n" * 9000, "hyperparameters were used during training:\n" + "- learning_rate: 1e999\n- seed: nan\n"],
 }  # fmt: skip
 
@@ -442,10 +457,64 @@ def test_hostile_neighbours_cost_little_and_state_nothing(name: str, index: int,
     start = time.process_time()
     found = gather(tmp_path, [path], [File(path)], True, {})
     assert time.process_time() - start < 4
+    if name == "args.json":
+        tracemalloc.start()
+        gather(tmp_path, [path], [File(path)], True, {})
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 100 << 20
     rows = run_facts.flat(found.facts() if found else {})
     assert len(rows) < 60 and all(0 <= number <= 1e18 for _, _, number in rows if number is not None)
     if name != "run.log":
         assert len(one(path).frame) == 30
+
+
+@pytest.mark.parametrize("number", ODD)
+def test_what_python_takes_for_no_number_stays_text(number: str) -> None:
+    assert (scalar(number), scalar("1_000"), scalar("-1_0.5e3")) == (number, 1000, -10500.0)
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, 7])
+def test_a_family_that_is_no_name_is_unknown(family: Any, tmp_path: Path) -> None:
+    config = {"model_type": family, "num_hidden_layers": 4, "num_local_experts": 8}
+    trace = one(write(tmp_path, {"run.log": ROWS, "config.json": json.dumps(config)}) / "run.log")
+    assert_holds(trace, {"model.layers": 4, "model.experts": 8, "model.family": None, "model.moe_layers": None})
+
+
+@pytest.mark.parametrize("number", ["9" * 400, "-" + "9" * 400, str(2**63), "1e300", "1e999", "NaN", "-Infinity"])
+def test_a_fact_that_no_report_could_hold_is_left_out(number: str, tmp_path: Path) -> None:
+    history = [{"step": step, "loss": 3 - step / 50} for step in range(1, 31)]
+    state = json.dumps({"log_history": history, "logging_steps": 5, "other": float("nan"), "max_steps": 0})
+    trace = one(write(tmp_path, {"state.json": state.replace('"max_steps": 0', f'"max_steps": {number}')}))
+    assert_holds(trace, {"max_steps": None, "logging_steps": 5})
+    assert json.loads(orjson.dumps(document(diagnose(trace))))["run"]["steps"]
+
+
+def test_settings_of_any_size_can_be_compared() -> None:
+    (setting,) = differences({"max_steps": 10**400}, {"max_steps": 10})
+    assert (setting.here, setting.good) == ("1" + "0" * 199, "10")
+    assert not differences({"max_steps": 10**400}, {"max_steps": 10**400})
+
+
+@pytest.mark.parametrize("path", ["x" * 5000, "x/" * 2500, "x\0y"])
+def test_a_model_config_whose_path_no_system_takes_is_bad_input(path: str, tmp_path: Path) -> None:
+    log = write(tmp_path, {"run.log": ROWS}) / "run.log"
+    with pytest.raises(InputError, match="cannot be reached|is no model configuration"):
+        read([str(log)], path)
+
+
+@pytest.mark.parametrize(
+    "empty",
+    [lambda log: read([""]), lambda log: read([log], ""), lambda log: read_good(""), lambda log: read_good(log, "")],
+    ids=["trace", "model-config", "against", "against-model-config"],
+)
+def test_an_empty_path_is_not_the_current_folder(
+    empty: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = write(tmp_path, {"run.log": ROWS, "config.json": json.dumps(DEEPSEEK)}) / "run.log"
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"^no path: .* is empty; give"):
+        empty(str(log))
 
 
 def test_links_that_lead_out_and_what_is_no_file_are_left_alone(tmp_path: Path) -> None:

@@ -689,6 +689,29 @@ def many_ranks(folder: Path) -> Path:
     return write(folder / "r.log", lines)
 
 
+@case(2)
+def dots_and_digits_without_an_end(folder: Path) -> Path:
+    """Dotted paths of settings are looked for in every line: linear, or 100 kB take minutes."""
+    return write(folder / "run.log", [b"0." * 50_000 + b"\n"])
+
+
+@case(2)
+def one_word_of_a_dllogger_line(folder: Path) -> Path:
+    return write(folder / "run.log", [b"DLL 2026-08-01 10:00:00.1 - (0, 10) " + b"A" * 100_000 + b"\n"])
+
+
+@case(0)
+def a_superscript_for_a_step(folder: Path) -> Path:
+    line = '2021-03-08 12:32:33 | INFO | train_inner | {"epoch": 1, "update": 0.0, "loss": "16.446", "num_updates": "\u00b2", "gnorm": "1"}\n'
+    return write(folder / "run.log", [line.encode()])
+
+
+@case(0)
+def half_a_surrogate_in_a_notebook(folder: Path) -> Path:
+    text = r'{"cells":[{"cell_type":"code","outputs":[{"output_type":"stream","text":"step: 1 loss: 2.0\nstep: 2 loss: \ud800 1.0\n"}]}]}'
+    return write(folder / "run.ipynb", [text.encode()])
+
+
 def check(case: Case, folder: Path) -> tuple[Result, str, str]:
     """Build a case, run it, and say what is wrong with the answer (empty when nothing is)."""
     work = folder / "cwd"
@@ -728,6 +751,44 @@ def check(case: Case, folder: Path) -> tuple[Result, str, str]:
 def test_hostile(tmp_path: Path, case: Case) -> None:
     result, message, wrong = check(case, tmp_path)
     assert not wrong, f"{wrong}; {message[-2000:]} {result.err[-2000:]}"
+
+
+# -- small files that cost much: routing traces, broken dicts, and critics ----------------------------------------------
+def test_experts_of_one_step_are_bounded(tmp_path: Path) -> None:
+    def build(folder: Path) -> Path:
+        line = b'{"step":0,"layer":%d,"top_indices":[[0,16383]]}\n'
+        return write(folder / "router.jsonl", (line % layer for layer in range(1_024)))
+
+    result, message, wrong = check(Case("experts", build, 0, "experts of a layer were kept"), tmp_path)
+    assert not wrong and "records were not kept" in message and result.seconds < 15, (wrong, message, result.seconds)
+
+
+def test_a_recompute_factor_of_400_digits_is_an_unparsed_row(tmp_path: Path) -> None:
+    def build(folder: Path) -> Path:
+        line = b'{"step":%d,"layer":0,"tokens_per_expert":[1.5,2],"recompute_factor":%s}\n'
+        return write(folder / "router.jsonl", [line % (1, b"2"), line % (2, b"9" * 400)])
+
+    _, message, wrong = check(Case("factor", build, 0, "1 lines that no reader could parse"), tmp_path)
+    assert not wrong, (wrong, message)
+
+
+def test_a_dict_broken_over_ever_more_lines_takes_linear_time(tmp_path: Path) -> None:
+    def build(folder: Path) -> Path:
+        head = b"step 61: {'train/pg_loss': 0.5,\n"
+        return write(folder / "slime.log", [good(), *([head, b"'\n" * 60_000] * 5)])
+
+    result, message, wrong = check(Case("dict", build, 0, ""), tmp_path)
+    assert not wrong and result.seconds < 10, (wrong, message, result.seconds)
+
+
+def test_a_critic_far_ahead_takes_bounded_time(tmp_path: Path) -> None:
+    def build(folder: Path) -> Path:
+        critic = (b"critic-step %d: {'train/critic-value_loss': 0.5}\n" % (10**6 + i) for i in range(20_000))
+        actor = (b"step %d: {'train/pg_loss': 0.5, 'train/grad_norm': 1.0}\n" % i for i in range(20_000))
+        return write(folder / "slime.log", [*critic, *actor])
+
+    result, message, wrong = check(Case("critic", build, 0, ""), tmp_path)
+    assert not wrong and result.seconds < 10, (wrong, message, result.seconds)
 
 
 if __name__ == "__main__":

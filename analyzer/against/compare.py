@@ -8,14 +8,15 @@ points of all signals are equal or, for a fault that is there from the start, th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from math import inf, isinf
 from statistics import median
 from typing import Any, NamedTuple
 
 from faultproxy.analyzer.against.align import Alignment, Pair, align, rows_of
 from faultproxy.analyzer.against.config import Setting, differences
-from faultproxy.analyzer.against.divergence import Apart, judge
+from faultproxy.analyzer.against.divergence import FEWEST, TOO_FEW, Apart, judge
 from faultproxy.analyzer.against.multiples import Multiple, multiples
 from faultproxy.analyzer.against.pieces import Piece, pieces, vocabulary
 from faultproxy.analyzer.trace import Key, Trace
@@ -38,6 +39,8 @@ _COUNTERS = ("consumed_tokens", "consumed_samples")
 _MACHINE = ("s", "tokens/s", "TFLOP/s", "GiB")
 #: Points that show a level: before the divergence, and at the end.
 _BEFORE, _END, _LEAST_END = 8, 0.25, 4
+#: Signals that a warning names.
+_NAMED = 5
 
 
 class Difference(NamedTuple):
@@ -74,7 +77,7 @@ class Difference(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """A run beside a good one. `twin` is the first (segment, step) at which two runs that were one differ."""
+    """A run beside a good one; of its series so many were `judged`. `twin` is the first (segment, step) at which two runs that were one differ."""
 
     good: Trace
     by: str
@@ -88,12 +91,14 @@ class Comparison(NamedTuple):
     config: tuple[Setting, ...]
     multiples: tuple[Multiple, ...]
     warnings: tuple[str, ...]
+    judged: int
 
 
 class _Found(NamedTuple):
-    """A difference, the first pair of all, and the first two that are not equal; `lively` where the first ones vary."""
+    """A difference or why there can be none, the first pair of all, and the first two that are not equal; `lively` where the first ones vary."""
 
     difference: Difference
+    unjudged: str | None
     first: Pair
     third: float
     lively: bool
@@ -115,6 +120,7 @@ def compare(here: Trace, good: Trace) -> Comparison:
             found.append(_found(piece, units[piece.signal] == "fraction"))
     if not found:
         warnings.append(_nothing(here, good, alignment))
+    warnings += _unjudged(found)
     moment = _moment(found)
     names = [
         {_name(key) for frame in (t.frame, t.detail) for key in frame.columns if key.signal in units}
@@ -133,6 +139,7 @@ def compare(here: Trace, good: Trace) -> Comparison:
         config=differences(here.facts, good.facts),
         multiples=multiples(here.facts),
         warnings=(*good.warnings, *warnings),
+        judged=sum(not one.unjudged for one in found),
     )
 
 
@@ -143,13 +150,27 @@ def _name(key: Key) -> str:
 def _found(piece: Piece, share: bool) -> _Found:
     exact = next((p for p in piece.pairs if not _equal(p, EXACT)), None)
     same = next((p for p in piece.pairs if not _equal(p, SAME)), None) if exact else None
-    apart = judge(piece.pairs, piece.good, share, piece.placed) if exact else None
+    few = len({p.at for p in piece.pairs}) < FEWEST
+    apart = judge(piece.pairs, piece.good, share, piece.placed) if exact and not few else None
+    unjudged = TOO_FEW if few else apart.unjudged if apart else None
     if apart and piece.signal in _NO_LEVEL and not isinf(apart.sigma):
         apart = None
     head = piece.pairs[:TWIN]
     lively = len({p.here.value for p in head}) > 1 and piece.signal not in _SCHEDULED
     third = head[-1].here.x if len(head) == TWIN else inf
-    return _Found(_difference(piece, apart), head[0], third, lively, exact, same)
+    return _Found(_difference(piece, apart), unjudged, head[0], third, lively, exact, same)
+
+
+def _unjudged(found: Sequence[_Found]) -> Iterator[str]:
+    """What could not be judged, by reason."""
+    names: dict[str, Counter[str]] = {}
+    for one in found:
+        if one.unjudged:
+            names.setdefault(one.unjudged, Counter())[one.difference.name] += 1
+    for reason, some in names.items():
+        shown = [f"{name} ({n:,} layers or ranks)" if n > 1 else name for name, n in some.most_common(_NAMED)]
+        more = f" and {len(some) - _NAMED} more" if len(some) > _NAMED else ""
+        yield f"{reason}: {', '.join(shown)}{more}"
 
 
 def _equal(pair: Pair, tolerance: float) -> bool:

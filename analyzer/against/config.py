@@ -68,12 +68,12 @@ def _text(value: Any) -> str:
     """A value as one would write it; numbers are equal whatever their type (`1`, `1.0`, `1e0`)."""
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, int | float):
-        return f"{value:.12g}"
     text = str(value).strip()
     try:
+        if isinstance(value, int | float):
+            return f"{value:.12g}"
         return f"{float(text):.12g}" if len(text) <= 30 else text[:LONGEST]
-    except ValueError:
+    except (ValueError, OverflowError):  # a word; an integer of hundreds of digits
         lower = text.lower()
         return lower if lower in ("true", "false", "none") else text[:LONGEST]
 

@@ -8,6 +8,8 @@
   good run's running median covers within REACH of its length.
 - Two healthy runs differ in level too. That is what their first points show; where they do, only what lies outside
   the band with and without that offset counts. What is apart from the first point on needs START times the bound.
+- Fewer than FEWEST points that both runs have show nothing, nor does a good run whose noise is no number (values at the
+  end of what a float holds): such a signal is not judged, and a warning says so.
 - Apart for good: from there on at least half of the points are beyond the bound (`share_left` in the rules), all to one
   side; or from there on one run is not finite where the other is.
 
@@ -19,8 +21,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from math import inf, log
+from math import inf, isfinite, log
 from statistics import median
+from sys import float_info
 from typing import NamedTuple
 
 from faultproxy.analyzer.against.align import Pair, Point
@@ -33,17 +36,27 @@ WANDER, REACH = 0.1, 0.15
 #: PLACED times as much. Fewer points must be FEW times as far.
 BOUND, LASTING, BOUND_LONG, LONG = 5.0, 3, 3.5, 8
 PLACED, START, FEW = 2.0, 2.0, 4.0
+#: Least points of the good run that are held against one of this run.
+FEWEST = 5
+#: The farthest that a finite point is, in noises; inf is for what is not finite.
+FARTHEST = 1e300
 #: Points that are not finite: one is what a loss scale skips.
 LASTING_BAD = 2
 #: A value that fell to nothing counts as this much of the good run's least.
 LEAST = 1e-3
 #: Share of the points, and the most, that show how two runs differ from the start.
 EARLY_SHARE, EARLY_MOST = 0.2, 8
+#: Why a signal is not judged.
+TOO_FEW = f"too few points to compare (fewer than {FEWEST} that both runs have)"
+NO_NOISE = "noise of the good run not measurable (values too large)"
 _WINDOW = 2  # points to either side of a running median
 
 
 class Apart(NamedTuple):
-    """From which of the pairs on a signal is apart (null: it is not), how far in noises, and to which side."""
+    """From which of the pairs on a signal is apart (null: it is not), how far in noises, and to which side.
+
+    `unjudged` says why it could not be told.
+    """
 
     at: int | None
     start: bool
@@ -51,11 +64,14 @@ class Apart(NamedTuple):
     noise: float
     direction: int
     logarithm: bool
+    unjudged: str | None = None
 
 
 def judge(pairs: Sequence[Pair], good: Sequence[Point], share: bool = False, placed: bool = False) -> Apart:
     """Compare the points of one signal; `good` is all that the good run logged of it. `sigma` is inf where not finite."""
     scale = Scale(good, share, placed)
+    if not scale.measured:
+        return Apart(None, False, 0.0, 0.0, 0, scale.logarithm, NO_NOISE)
     strict = PLACED if placed else 1.0
     offset = scale.offset(pairs)
     sigmas = [scale.sigma(pair, offset) for pair in pairs]
@@ -104,7 +120,7 @@ class Scale:
         """Measure what the good run logged, in order: of a `share`, of one layer or rank (`placed`), or of neither."""
         values = [p.value for p in good if p.value is not None]
         self.logarithm = bool(values) and min(values) > 0 and not share
-        self._least = min(values) * LEAST if self.logarithm else 0.0
+        self._least = max(min(values) * LEAST, float_info.min) if self.logarithm else 0.0
         shown = [self.shown(v) for v in values]
         smooth = [median(shown[max(0, i - _WINDOW) : i + _WINDOW + 1]) for i in range(len(shown))]
         steps = [abs(b - a) for a, b in pairwise(shown)]
@@ -112,7 +128,8 @@ class Scale:
         zero = 0.0 if self.logarithm else FLOOR_ZERO
         floor = FLOOR_SHARE if share else max((FLOOR_PLACED if placed else FLOOR) * usual, zero)
         wander = WANDER * (max(smooth) - min(smooth)) if smooth else 0.0
-        self.noise = max(1.4826 * median(steps) / 2**0.5 if steps else 0.0, floor, wander, _digits(shown))
+        noises = 1.4826 * median(steps) / 2**0.5 if steps else 0.0, floor, wander, _digits(shown)
+        self.noise, self.measured = max(noises), isfinite(sum(noises))
         reach = max(2, round(REACH * len(values)))
         self._low, self._high = ([sign * v for v in _highest([sign * v for v in smooth], reach)] for sign in (-1, 1))
         self._place = list(accumulate((p.value is not None for p in good), initial=0))
@@ -139,7 +156,8 @@ class Scale:
         shown, own = self.shown(pair.here.value), self.shown(pair.good.value)
         low = min(self._low[place], own) + min(0.0, offset)
         high = max(self._high[place], own) + max(0.0, offset)
-        return (max(shown - high, 0.0) + min(shown - low, 0.0)) / self.noise
+        sigma = (max(shown - high, 0.0) + min(shown - low, 0.0)) / self.noise
+        return max(-FARTHEST, min(sigma, FARTHEST))
 
 
 def _highest(values: Sequence[float], reach: int) -> list[float]:

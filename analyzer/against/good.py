@@ -12,6 +12,8 @@ _SHOWN = 5
 
 def read_good(path: str, model_config: str | None = None) -> Trace:
     """The one run at `path`. Should it have failed itself its warnings say so: it is used all the same."""
+    if not path:
+        raise InputError("no path: --against is empty; give the file or the folder of a good run")
     if path == "-":
         raise InputError("--against -: the good run cannot come from stdin; give a file or a folder")
     runs = read([path], model_config)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from faultproxy.analyzer.against.align import Alignment, Pair, Point, effective, pair, point
-from faultproxy.analyzer.trace import BAD_STATES, Column, Frame, Trace
+from faultproxy.analyzer.trace import BAD_STATES, Cell, Column, Frame, Trace
 from faultproxy.analyzer.vocabulary import signals
 
 MOST, MOST_ON_DISK = 10_000, 400_000
@@ -51,15 +51,19 @@ def pieces(here: Trace, good: Trace, alignment: Alignment, warnings: list[str]) 
 def _of_frames(here: Trace, left: Frame, good: Trace, right: Frame, alignment: Alignment) -> Iterator[Piece]:
     if not left.columns or not right.columns:
         return
-    rows, others = effective(here, left), effective(good, right)
+    places, others = (
+        {row: place for place, row in enumerate(effective(trace, frame))}
+        for trace, frame in ((here, left), (good, right))
+    )
+    units = vocabulary()
     known = {key: column for key, column in right.columns.items() if key.expert is None}
     for key, column in left.columns.items():
         other = known.get(key)
-        if other is None or key.signal not in vocabulary():
+        if other is None or key.signal not in units:
             continue
         yield _piece(
             key.column, key.signal, key.stat, key.layer, key.module, key.rank,
-            _points(column, left, rows, alignment.here), _points(other, right, others, alignment.good),
+            _points(column, left, places, alignment.here), _points(other, right, others, alignment.good),
         )  # fmt: skip
 
 
@@ -70,17 +74,17 @@ def _piece(
     return Piece(name, signal, stat, layer, module, rank, list(pair(points, good)), good)
 
 
-def _points(column: Column, frame: Frame, rows: Sequence[int], scale: Scale) -> list[Point]:
-    """What a column holds in `rows`, on the common scale."""
-    every = -(-len(rows) // MOST)
+def _points(column: Column, frame: Frame, places: dict[int, int], scale: Scale) -> list[Point]:
+    """What a column holds in the rows that have a place, on the common scale; only its filled cells are visited."""
+    filled = {row for row, value in enumerate(column.values) if value is not None}
+    filled |= {row for row, state in column.states.items() if state in BAD_STATES}
+    every = -(-len(places) // MOST)
     found = []
-    for number, row in enumerate(rows):
-        if every > 1 and number % every and column.states.get(row) not in BAD_STATES:
-            continue
-        place = frame.segments[row], frame.steps[row]
-        cell = column.cell(row)
-        if cell is not None and place in scale and (cell.value is not None or cell.state in BAD_STATES):
-            found.append(point(scale[place], *place, cell.value, cell.state))
+    for number, row in sorted((places[row], row) for row in filled if row in places):
+        step = frame.segments[row], frame.steps[row]
+        if step in scale and (number % every == 0 or column.states.get(row) in BAD_STATES):
+            cell = column.cell(row) or Cell(None)
+            found.append(point(scale[step], *step, cell.value, cell.state))
     return found
 
 

@@ -21,7 +21,7 @@ def section(comparison: Comparison, failure_type: str | None) -> dict[str, Any]:
         "sources": [{"path": s.path, "format": s.format, "sha256": s.sha256} for s in comparison.good.sources],
         "aligned_by": comparison.by,
         "points": comparison.points,
-        "signals": len(comparison.series),
+        "signals": comparison.judged,
         "identical_points": comparison.identical,
         "first_difference": _first_difference(comparison),
         "first_divergence": first[0] if first else None,
@@ -114,6 +114,7 @@ def _places(series: Sequence[Difference], place: Callable[[Difference], int | No
                 word: place(first),
                 "segment": first.segment,
                 "step": first.step,
+                "last": _last({place(one) or 0 for one in apart}, {place(one) or 0 for one in members}),
                 "lower_clean": bool(lower) and all(one.x is None for one in lower),
                 "apart": len(apart),
                 "of": len(members),
@@ -121,3 +122,9 @@ def _places(series: Sequence[Difference], place: Callable[[Difference], int | No
             }
         )
     return sorted(found, key=lambda entry: (entry["segment"], entry["step"], -entry["size"]))
+
+
+def _last(apart: set[int], among: set[int]) -> int | None:
+    """The highest of the layers (or ranks) that go apart where they are neighbours and some above agree, else null."""
+    low, high = min(apart), max(apart)
+    return high if max(among) > high and {one for one in among if low <= one <= high} == apart else None

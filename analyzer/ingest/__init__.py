@@ -79,11 +79,7 @@ def read(paths: list[str], model_config: str | None = None) -> list[Trace]:
     shape = facts.given(model_config) if model_config is not None else {}
     for name in paths:
         try:
-            runs = (
-                _runs(Path(name))
-                if name != "-"
-                else [_Run("stdin", [File(Path("stdin"), sys.stdin.buffer.read())], None)]
-            )
+            runs = _runs(name) if name != "-" else [_Run("stdin", [File(Path("stdin"), sys.stdin.buffer.read())], None)]
         except InputError as error:
             problems.append(str(error))
             continue
@@ -98,7 +94,10 @@ def read(paths: list[str], model_config: str | None = None) -> list[Trace]:
     return traces
 
 
-def _runs(path: Path) -> list[_Run]:
+def _runs(name: str) -> list[_Run]:
+    if not name:  # for Path it is the current folder
+        raise UnreadableError("no path: a TRACE is empty; give a file, a folder, or - for stdin")
+    path = Path(name)
     try:
         if not path.exists():
             raise UnreadableError(f"{path}: no such file or folder")
@@ -157,7 +156,8 @@ def _read_run(run: _Run, shape: facts.Given) -> Trace:
     if len(files) > MAX_FILES:
         problems.append(f"{name}: {len(files)} files; the first {MAX_FILES} in name order were read")
     if not logs:
-        hint = "formats it reads: the logs of verl, TRL, Hugging Face, ms-swift, LLaMA-Factory, Megatron, MindSpeed, DeepSpeed, and CSV, JSON, JSON lines, Parquet with a step"
+        problems = problems or [f"{name}: settings, no trace; they are read with the log that lies beside them"]
+        hint = "it reads the logs of RL and pre-training frameworks, tables, JSON, Parquet, and lines of `name: value`, `name=value`, or `name value` pairs that come back with other numbers"
         raise UnreadableError("\n".join(problems) + f"\n{hint}; see docs/formats.md")
     trace = merge(name, logs, _facts(run, logs, texts, shape))
     trace.warnings += problems

@@ -84,6 +84,11 @@ def _one_run(path: Path, con: DuckDBPyConnection, log: Log) -> None:
     log.run = found[0][0] if found else log.run
 
 
+def _whole(digits: str) -> float:
+    """An integer of a JSON document; one that no report can hold becomes a float."""
+    return int(digits) if len(digits) < 19 else float(digits)
+
+
 def _metadata(path: Path, con: DuckDBPyConnection, key: str) -> Any:
     row = con.execute(
         f"SELECT decode(value) FROM parquet_kv_metadata({quoted(str(path))}) WHERE decode(key) = ?", [key]
@@ -99,7 +104,7 @@ def _document(path: Path, con: DuckDBPyConnection, log: Log) -> list[Any] | None
     beside = path.with_name("run.json")
     if path.name == "values.parquet" and beside.is_file():
         try:
-            data = json.loads(beside.read_text(encoding="utf-8"))
+            data = json.loads(beside.read_text(encoding="utf-8"), parse_int=_whole)
         except (ValueError, RecursionError, OSError) as error:
             raise SchemaError(f"{beside}: cannot be read as JSON ({error}); write it again, or remove it") from error
     else:

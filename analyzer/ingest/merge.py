@@ -309,8 +309,7 @@ def _rename_objective(trace: Trace) -> None:
             frame.columns[column.key] = column
     if trace.table is not None:
         trace.table = (
-            f"SELECT * REPLACE (CASE WHEN signal = 'loss' THEN '{name}' ELSE signal END AS signal) "
-            f"FROM ({trace.table})"
+            f"SELECT * REPLACE (CASE WHEN signal = 'loss' THEN '{name}' ELSE signal END AS signal) FROM ({trace.table})"
         )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from faultproxy.analyzer.ingest.pairs import STEP_NAMES, WITHIN_EPOCH, Scan, scan
+from faultproxy.analyzer.ingest.pairs import MAX_LINE, STEP_NAMES, WITHIN_EPOCH, Scan, scan
 from faultproxy.analyzer.lazy import lazy
 from faultproxy.analyzer.trace import Cell
 from faultproxy.analyzer.vocabulary import CRITIC, FOREIGN, resolve
@@ -24,7 +24,7 @@ _OFTEN = 3
 _GROWS = 0.7
 #: A setting's dotted path (`trainer.optim.lr`), a command-line flag, a printed object.
 _SETTING = lazy(
-    r"\w\.\w+\.\w[\w.]*\s?[=:]\s?\S|(?:^|\s)--[a-z]|(?:^|[\s(])(?:Namespace|Config|\w+Args|\w+Arguments|\w+Config)\("
+    r"(?<![\w.])\w++(?:\.\w++){2,}+\s?[=:]\s?\S|(?:^|\s)--[a-z]|(?:^|[\s(])(?:Namespace|Config|\w+Args|\w+Arguments|\w+Config)\("
 )
 _PATH = lazy(r"\w\.\w+\.\w")
 
@@ -49,7 +49,7 @@ class Shape:
 
 def is_setting(line: str) -> bool:
     """Whether a line is how settings are written."""
-    return bool(_SETTING.search(line))
+    return len(line) <= MAX_LINE and bool(_SETTING.search(line))
 
 
 def is_path(key: str) -> bool:

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 from faultproxy.analyzer.errors import UnreadableError
-from faultproxy.analyzer.lazy import lazy
 
 CHUNK = 1 << 20
 MAX_LINE = 4 << 20

@@ -147,11 +147,11 @@ def against(found: dict[str, Any]) -> Iterator[str]:
             parts[-1] += f", with {', '.join(others[:_BESIDE])}" + (
                 f" and {len(others) - _BESIDE} more" if others[_BESIDE:] else ""
             )
-    elif found["points"]:
+    elif found["signals"]:
         parts.append(f"nothing stays apart in {found['signals']} signals at {found['points']} points")
-    layer = next((e for e in found["layers"] if e["lower_clean"]), None)
+    layer = next((e for e in found["layers"] if e["lower_clean"] or e["last"] is not None), None)
     if layer:
-        parts.append(f"{layer['signal']} from layer {layer['layer']} on, clean below")
+        parts.append(f"{layer['signal']} {_layers(layer)}")
     rank = next((e for e in found["ranks"] if e["apart"] == 1 and e["of"] > 1), None)
     if rank:
         parts.append(f"{rank['signal']} of rank {rank['rank']} alone among {rank['of']}")
@@ -166,18 +166,29 @@ def against(found: dict[str, Any]) -> Iterator[str]:
     yield from found["warnings"]
 
 
+def _layers(entry: dict[str, Any]) -> str:
+    """Which layers go apart: up to the last where those above it agree, else from the lowest on."""
+    first, last = entry["layer"], entry["last"]
+    if last is None:
+        return f"from layer {first} on, clean below"
+    return f"in layer {first} only" if last == first else f"in layers {first} to {last}"
+
+
 def _there(found: dict[str, Any]) -> str:
     """The largest factor at the step where two runs that were one first differ."""
     signals = [
         s for s in found["first_difference"]["signals"] if s["ratio"] is not None and not 0.99 < s["ratio"] < 1.01
     ]
-    return f", where {signals[0]['signal']} is {signals[0]['ratio']:.3g}x" if signals else ""
+    return f", where {signals[0]['signal']}{_place(signals[0])} is {signals[0]['ratio']:.3g}x" if signals else ""
+
+
+def _place(entry: dict[str, Any]) -> str:
+    return "".join(f" {name} {entry[name]}" for name in ("layer", "rank") if entry[name] is not None)
 
 
 def _apart(first: dict[str, Any]) -> str:
-    where = "".join(f" {name} {first[name]}" for name in ("layer", "rank") if first[name] is not None)
     when = "from the start" if first["from_start"] else f"step {first['step']}"
-    return f"{first['signal']}{where} first, {when}"
+    return f"{first['signal']}{_place(first)} first, {when}"
 
 
 def _size(first: dict[str, Any]) -> str:

@@ -15,8 +15,9 @@ norms AS (
 farthest AS (SELECT * FROM norms ORDER BY abs(ln(times)) DESC, layer NULLS FIRST LIMIT 1)
 SELECT farthest.step AS step_start, farthest.step AS step_end, farthest.value AS observed, farthest.good AS expected,
     farthest.segment, 'grad_norm' AS signal, farthest.layer, farthest.times,
+    CASE WHEN farthest.layer IS NULL THEN '' ELSE printf(' of layer %d', farthest.layer) END AS place,
     coalesce((
-        SELECT min_by(what, place) FROM multiple WHERE abs(farthest.times / size - 1) <= $exact
+        SELECT 'about ' || min_by(what, place) FROM multiple WHERE abs(farthest.times / size - 1) <= $near
     ), 'no round multiple') AS multiple,
     CASE WHEN loss.times IS NULL THEN 'the forward pass still the same' ELSE 'the loss off by the same' END AS forward
 FROM farthest, moved, loss

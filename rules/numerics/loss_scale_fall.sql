@@ -16,5 +16,5 @@ f AS (SELECT segment, min(step) AS step_start, max(step) AS step_end, arg_max(x,
             WHERE k > peak_k
             GROUP BY segment)
 SELECT step_start, step_end, observed, expected, segment FROM f
-WHERE rises <= $rises * falls AND (expected >= $fall * observed OR observed <= $floor AND expected >= 8 * $floor)
+WHERE observed < $ordinary AND rises <= $rises * falls AND (expected >= $fall * observed OR observed <= $floor AND expected >= 8 * $floor)
 ORDER BY step_start

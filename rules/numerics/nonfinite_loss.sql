@@ -6,11 +6,12 @@ WITH t AS (
         coalesce(lag(bad(grad_norm__state) AND coalesce(loss, policy_loss) <> 0) OVER (PARTITION BY segment ORDER BY step), false)
             AS gradient_first,
         CASE WHEN bad(loss__state) THEN 'loss' WHEN bad(policy_loss__state) THEN 'policy_loss'
+             WHEN bad(objective__state) THEN 'objective'
              WHEN bad(critic_value_loss__state) THEN 'critic_value_loss'
              WHEN loss__state IS NULL AND policy_loss__state IS NULL OR bad(grad_norm__state) THEN
                  CASE WHEN bad(kl_ref__state) THEN 'kl_ref' WHEN bad(entropy__state) THEN 'entropy' END END AS signal,
         coalesce(CASE WHEN bad(loss__state) THEN loss__state END, CASE
-            WHEN bad(policy_loss__state) THEN policy_loss__state END,
+            WHEN bad(policy_loss__state) THEN policy_loss__state WHEN bad(objective__state) THEN objective__state END,
             CASE WHEN bad(critic_value_loss__state) THEN critic_value_loss__state END,
             CASE WHEN bad(kl_ref__state) THEN kl_ref__state END, entropy__state) AS state
     FROM train

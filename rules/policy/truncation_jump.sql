@@ -1,6 +1,7 @@
 -- Broken weights never stop either: with gradients that are not finite the fault is theirs.
+-- Answers that reach the limit and earn more by it are learnt, not cut off: with a reward logged, it must have fallen.
 -- The onset is the row where the means of five rows before and after it differ most.
-WITH t AS (SELECT segment, step, truncated_frac AS x, response_length_max AS top,
+WITH t AS (SELECT segment, step, truncated_frac AS x, response_length_max AS top, coalesce(score, reward) AS r,
     bad(grad_norm__state) AS poisoned, row_number() OVER w AS k, count(*) OVER (PARTITION BY segment) AS n,
     avg(truncated_frac) OVER b AS was, avg(truncated_frac) OVER a AS becomes
     FROM train
@@ -16,7 +17,8 @@ s AS (SELECT segment, onset, avg(poisoned::INT) FILTER (WHERE k >= onset) AS poi
     min(step) FILTER (WHERE k = onset) AS step_start, max(step) AS step_end,
     median(x) FILTER (WHERE k < onset AND k >= onset - 10) AS before, median(x) FILTER (WHERE k >= onset) AS after,
     median(top) FILTER (WHERE k < onset AND k >= onset - 10) AS top_before,
-    median(top) FILTER (WHERE k >= onset) AS top_after
+    median(top) FILTER (WHERE k >= onset) AS top_after,
+    median(r) FILTER (WHERE k < onset AND k >= onset - 10) AS r_before, median(r) FILTER (WHERE k >= onset) AS r_after
     FROM t JOIN o USING (segment)
     GROUP BY segment, onset),
 h AS (SELECT s.segment, avg(((x > (before + after) / 2) = (after > before))::INT) FILTER (WHERE k >= onset) AS held,
@@ -29,4 +31,5 @@ SELECT step_start, step_end, after AS observed, before AS expected, segment,
         AS length_note
 FROM s JOIN h USING (segment)
 WHERE poisoned < 0.5 AND held >= $hold AND calm >= $hold AND after - before >= $rise
+    AND coalesce(r_after < r_before, true)
 ORDER BY step_start

@@ -66,7 +66,12 @@ def given(path: str) -> Given:
     from faultproxy.analyzer.ingest.facts.documents import json_object
     from faultproxy.analyzer.ingest.facts.model import describe, is_model
 
-    target = Path(path) / "config.json" if Path(path).is_dir() else Path(path)
+    if not path:
+        raise UnreadableError("no path: --model-config is empty; give a config.json or the folder that holds it")
+    try:
+        target = Path(path) / "config.json" if Path(path).is_dir() else Path(path)
+    except OSError as error:  # a folder above without rights, a name longer than the system allows
+        raise UnreadableError(f"{path}: cannot be reached ({error.strerror}); check the path and its rights") from error
     config = json_object(target)
     if config is None or not is_model(config):
         raise UnreadableError(

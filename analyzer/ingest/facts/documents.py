@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from faultproxy.analyzer.ingest.facts.printed import ran
 from faultproxy.analyzer.ingest.facts.settings import Source, environment, interpret
 from faultproxy.analyzer.lazy import lazy
 
+#: Characters of a dotted key; a longer one names no setting.
+_MAX_KEY = 200
 _CARD = "hyperparameters were used during training"
 _CARD_LINE = lazy(r"[-*] `?(?P<name>[a-z_]{2,60})`?: (?P<value>.{1,100})$")
 
@@ -48,10 +51,10 @@ def json_object(path: Path) -> dict[str, Any] | None:
     """The object in a small JSON file, or None."""
     import orjson
 
-    content = text(path) if path.is_file() else None
     try:
+        content = text(path) if path.is_file() else None
         document = orjson.loads(content) if content else None
-    except ValueError:
+    except (OSError, ValueError):  # a name longer than the system allows, no JSON
         return None
     return document if isinstance(document, dict) else None
 
@@ -69,7 +72,7 @@ def _json(path: Path, found: Found) -> None:
     elif path.name != "config.json" or any(
         name in config for name in ("train_micro_batch_size_per_gpu", "learning_rate")
     ):
-        interpret(dict(_leaves(config)), source, found)
+        interpret(dict(islice(_leaves(config), MAX_LEAVES)), source, found)
 
 
 def _wandb(config: Mapping[str, Any], path: str, found: Found) -> None:
@@ -84,8 +87,10 @@ def _wandb(config: Mapping[str, Any], path: str, found: Found) -> None:
         found.put("hardware.vendor", "nvidia", path, JSON)
 
 
-def _leaves(config: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterable[tuple[str, Leaf]]:
-    for name, value in list(config.items())[:MAX_LEAVES]:
+def _leaves(config: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Leaf]]:
+    for name, value in config.items():
+        if len(prefix) + len(name) > _MAX_KEY:
+            continue
         if isinstance(value, dict):
             if depth < MAX_DEPTH:
                 yield from _leaves(value, f"{prefix}{name}.", depth + 1)

@@ -20,7 +20,7 @@ GIVEN, COMMAND, PRINTED, SCRIPT, YAML, JSON = range(6)
 #: A value as a source has it, and its line (0 where lines mean nothing).
 Leaf = tuple[Any, int]
 
-_NUMBER = lazy(r"[+-]?(?:\d[\d_]*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?$")
+_NUMBER = lazy(r"[+-]?(?:\d+(?:_\d+)*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?$")
 _WORDS = {"none": None, "null": None, "~": None, "": None, "true": True, "false": False}
 _TYPES = {
     "bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "fp16": "fp16", "half": "fp16",

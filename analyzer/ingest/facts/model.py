@@ -80,8 +80,9 @@ def _merged(config: Mapping[str, Any]) -> dict[str, Any]:
 def _first(shape: Mapping[str, Any], names: tuple[str, ...]) -> Any:
     for name in names:
         value = shape.get(name)
-        if isinstance(value, list) and value and all(entry == value[0] for entry in value):
-            value = value[0]  # one number a layer, the same for all
+        if isinstance(value, list) and value:
+            first = value[0]  # one number a layer, the same for all
+            value = first if isinstance(first, (int, float)) and value.count(first) == len(value) else None
         if value is not None and not isinstance(value, (list, dict)):
             return value
     return None
@@ -122,7 +123,8 @@ def moe_layers(shape: Mapping[str, Any], layers: int) -> list[int] | None:
         return [layer for layer in range(layers) if layer >= leading and layer % every == 0]
     if "moe_layer_freq" in shape and type(shape["moe_layer_freq"]) is int:
         return list(range(0, layers, every))
-    return list(range(layers)) if shape.get("model_type") in _ALL_ROUTE else None
+    family = shape.get("model_type")
+    return list(range(layers)) if isinstance(family, str) and family in _ALL_ROUTE else None
 
 
 def _whole(shape: Mapping[str, Any], name: str) -> int | None:

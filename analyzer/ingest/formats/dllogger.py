@@ -31,7 +31,7 @@ _TUPLE = lazy(r"^[(\[]?(?P<step>\d{0,15}(?:, ?\d{1,15}){0,3}),?[)\]]? ")
 _PARAMETER = lazy(r"^PARAMETER\b")
 #: Parameters logged as they change; more are not held.
 _CHANGING, MAX_HELD = {"loss_scale"}, 10_000
-_PAIR = lazy(rf"(?P<key>[A-Za-z][\w./%@-]*+) : (?P<value>{NUMBER}|None)(?![\w.])")
+_PAIR = lazy(rf"(?<![\w./%@-])(?P<key>[A-Za-z][\w./%@-]*+) : (?P<value>{NUMBER}|None)(?![\w.])")
 
 
 def _parse(line: str, log: Log) -> bool:

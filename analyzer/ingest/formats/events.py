@@ -23,6 +23,9 @@ _FRAME = lazy(r"\s{1,8}File \"[^\"\n]{1,400}(?:\", line \d|$)")
 _NOISE = lazy(r"\bignored\b|\bWARN|Retry|retrying|\bcaught\b", re.IGNORECASE)
 #: Who speaks, where the row does not say: `[PG 3 Rank 4]`, torch_npu's `RankID:4` (-1: not known).
 _RANK = lazy(r"\bRank (\d{1,6})\]|\bRankID:(\d{1,6})\b")
+#: A line of this many values is a row, whatever stands in it: its reader and the rules judge the number that is not finite.
+_VALUES, _ROW = lazy(r"\w\s?[=:]\s{0,8}[-+]?(?:\d|nan\b|inf\b)", re.IGNORECASE), 3
+_SAID = ("nonfinite_text", "nonfinite_gradient_text")
 #: Kinds that an exception's own line may also hold without being one.
 _BESIDE = ("resumed", "completed")
 #: Lines behind a traceback's head within which a bare exception name belongs to it.
@@ -75,7 +78,7 @@ def _finish(log: Log) -> None:
 
 def _try(row: Marker, line: str, log: Log) -> bool:
     found = row.pattern.search(line)
-    if found is None:
+    if found is None or (row.kind in _SAID and len(_VALUES.findall(line[:_LONGEST])) >= _ROW):
         return False
     named = found.groupdict()
     _speaker(named.get("rank"), line, log)

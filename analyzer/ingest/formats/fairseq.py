@@ -55,7 +55,7 @@ def record(tokens: dict[str, str], log: Log) -> bool:
 
 
 def _add(tokens: dict[str, str], step: str | None, log: Log, kind: str) -> bool:
-    if step is None or not step.isdigit() or len(step) > 15:
+    if step is None or not (step.isascii() and step.isdigit()) or len(step) > 15:
         return False
     cells: dict[str, Cell] = {k: c for k, t in tokens.items() if k not in _SKIP and (c := number(t))}
     if "loss" not in cells:

@@ -77,8 +77,9 @@ def _read(file: File, log: Log) -> None:
     records = _records(document) if document is not None else _scan(file, log)
     if isinstance(document, dict):
         for name in _FACTS:
-            if isinstance(document.get(name), (int, float)):
-                log.fact(name, document[name])
+            value = document.get(name)
+            if isinstance(value, (int, float)) and abs(value) < 2**63:  # no report could hold more, nor NaN
+                log.fact(name, value)
         if "log_history" in document:
             log.fact("framework", "hf")
     hf = isinstance(document, dict) and "log_history" in document

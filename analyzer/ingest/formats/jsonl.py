@@ -63,6 +63,10 @@ def loads(line: str | bytes) -> Any:
             raise ValueError("nested too deeply") from error
 
 
+#: Signals that a file of settings holds as well.
+_SETTINGS = {"lr", "batch_size", "kl_coef", "epoch"}
+
+
 def flatten(record: dict[str, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
     """Nested objects as `a/b` pairs, at most MAX_DEPTH deep; lists are left out (they are no scalars)."""
     for key, value in record.items():
@@ -128,6 +132,9 @@ def record(data: dict[str, Any], log: Log) -> bool:
         return False
     if step is None:
         step = step_from(cells)
+    known = {named.key.signal for key in cells if (named := resolve(key)).known}
+    if step is None and known and known <= _SETTINGS:
+        return False  # hyper-parameters, which carry numbers too
     if step is None and not any(resolve(key).known for key in cells):
         return False
     return add(cells, step, log, format)

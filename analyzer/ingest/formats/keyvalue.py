@@ -71,7 +71,7 @@ def _parse(line: str, log: Log) -> bool:
     if odd and (cell := number(odd["value"])):
         steps: dict[str, tuple[int, int | None]] = {"step": (int(odd["step"]), None)}
         found = Scan([Pair("train loss", cell, "", True), *(found.pairs if found else ())], steps)
-    if found is None:
+    if found is None or _prose(line, found, state.shape):
         return False
     cells = _cells(found, state.shape)
     step, source = _step(found, state.shape, log)
@@ -93,6 +93,13 @@ def _parse(line: str, log: Log) -> bool:
     if step is None or source == "bar":
         step, source = _placed(step, source, cells, state, log)
     return _add(step, source, cells, state, log, line)
+
+
+def _prose(line: str, found: Scan, shape: Shape) -> bool:
+    """Whether a line is a sentence that holds numbers: many words, no sign before a value, no name that comes back."""
+    if any(pair.explicit or pair.key in shape.names for pair in found.pairs):
+        return False
+    return len(line.split()) > 4 * len(found.pairs) + 6
 
 
 def _bare(line: str) -> str:

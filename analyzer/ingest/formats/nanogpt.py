@@ -54,7 +54,9 @@ def _cells(found: re.Match[str]) -> dict[str, Cell]:
     if loss:
         cells["loss"] = loss
     for part in found["rest"].replace("|", ",").split(","):
-        pair = _FIELD.match("time " + part if found.re.pattern == _BARS.pattern and part.rstrip().endswith("ms") else part)
+        pair = _FIELD.match(
+            "time " + part if found.re.pattern == _BARS.pattern and part.rstrip().endswith("ms") else part
+        )
         cell = number(pair["value"]) if pair else None
         if pair is None or cell is None or (pair["unit"] == "%" and (cell.value or 0.0) < 0):
             continue

@@ -94,7 +94,7 @@ def _read(file: File, log: Log) -> None:
                 lines += _output(output)
     from faultproxy.analyzer.ingest import _known  # here, for that package lists this module
 
-    shown = File(Path(file.path), "\n".join(lines).encode())
+    shown = File(Path(file.path), "\n".join(lines).encode(errors="replace"))
     known = _known()[1]
     named = [format for format in known if not format.last_resort]
     trial = Log(log.index, Source(log.source.path, "text", log.source.sha256))

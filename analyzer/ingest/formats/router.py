@@ -5,10 +5,11 @@
     [MOE_DIST] step=3 pp=0/4 layer=3 max_tok=812 min_tok=3 std=55.1 active_experts=60/64 recompute_factor=2
 
 Counts are summed over the micro-batches and ranks of a file, and become `moe_load_cv`, `moe_max_vio`, and
-`moe_dead_frac` by layer, `expert_load` by expert (at every k-th step where there are many). The number of experts is the
-largest index of the file plus one. Where a step holds a layer twice, under two stages or engines, the share of experts
-both chose for a token is `topk_overlap`. Layers are the writer's numbers; MTP blocks, which count anew, are left out.
-The values make no rows of their own: they lie beside those of the run's other files.
+`moe_dead_frac` by layer, `expert_load` by expert (at every k-th step where there are many; where one step has too many,
+those that got a token come first). The number of experts is the largest index of the file plus one. Where a step holds
+a layer twice, under two stages or engines, the share of experts both chose for a token is `topk_overlap`. Layers are
+the writer's numbers; MTP blocks, which count anew, are left out. The values make no rows of their own: they lie beside
+those of the run's other files.
 Source: NVIDIA/Megatron-LM megatron/core/transformer/moe/router_trace.py.
 """
 
@@ -18,14 +19,14 @@ import re
 from array import array
 from collections import Counter, deque
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, islice
 from math import ceil, sqrt
 from typing import Any
 
 from faultproxy.analyzer.ingest.beside import alone, beside
 from faultproxy.analyzer.ingest.formats.jsonl import loads
 from faultproxy.analyzer.ingest.interface import FileFormat, LineFormat
-from faultproxy.analyzer.ingest.log import MAX_STEP, Log
+from faultproxy.analyzer.ingest.log import MAX_KEYS, MAX_STEP, Log
 from faultproxy.analyzer.ingest.source import File
 from faultproxy.analyzer.ingest.tokens import NUMBER, number
 from faultproxy.analyzer.lazy import lazy
@@ -34,11 +35,14 @@ from faultproxy.analyzer.trace import Cell
 #: Larger indices are no experts, and no layers, of a model that exists.
 MAX_EXPERTS, MAX_LAYERS = 16_384, 1_024
 #: Counts held (8 bytes each; a layer of a step costs ROOM more); beyond, every second step goes, and the report says so.
+#: One step may hold a quarter of them.
 MAX_COUNTS, ROOM = 12_000_000, 40
 #: Layers of steps whose overlap of two stages is held.
 MAX_OVERLAPS = 100_000
 #: Values of single experts that are handed on; a rule needs their course, not every step.
 MAX_LOADS = 200_000
+#: Values of a whole layer: its `moe_load_cv`, `moe_max_vio`, `moe_dead_frac`, and `topk_overlap`.
+_OF_LAYER = 4
 #: Chosen experts of one step that are kept to compare two stages.
 MAX_KEPT = 2_000_000
 #: Stages or engines of one layer that are told apart.
@@ -55,7 +59,9 @@ class _Counts:
 
     def __init__(self) -> None:
         self.steps: dict[int, dict[int, array[float]]] = {}
+        self.sizes: Counter[int] = Counter()  # counts held, by step
         self.held = 0
+        self.refused = 0
         self.stride = 1
         self.experts = 0
         self.overlaps: dict[tuple[int, int], list[float]] = {}
@@ -71,21 +77,25 @@ class _Counts:
         if not self._takes(step):
             return
         size = max(counts) + 1
+        layers = self.steps.get(step, {})
+        missing = max(0, size - len(layers.get(layer, ())))
+        grows = missing + ROOM * (layer not in layers)
+        if grows and self.sizes[step] + grows > MAX_COUNTS // 4:
+            self.refused += 1
+            return
         self.experts = max(self.experts, size)
-        layers = self.steps.setdefault(step, {})
-        held = layers.get(layer)
-        if held is None:
-            held = layers[layer] = array("d")
-            self.held += ROOM
-        if len(held) < size:
-            self.held += size - len(held)
-            held.extend([0.0] * (size - len(held)))
+        self.sizes[step] += grows
+        self.held += grows
+        held = self.steps.setdefault(step, layers).setdefault(layer, array("d"))
+        held.extend([0.0] * missing)
         for expert, tokens in counts.items():
             held[expert] += tokens
         while self.held > MAX_COUNTS and len(self.steps) > 1:
             self.stride *= 2
             for gone in list(self.steps)[1::2]:
-                self.held -= sum(ROOM + len(tokens) for tokens in self.steps.pop(gone).values())
+                del self.steps[gone]
+                self.held -= self.sizes.pop(gone)
+            self._skips = self._at not in self.steps  # what else this step says would be a part of it
 
     def _takes(self, step: int) -> bool:
         if step in self.steps:
@@ -118,10 +128,10 @@ def _overlap(one: list[Any], two: list[Any]) -> float:
 
 
 def _counts(record: dict[str, Any]) -> dict[int, float]:
-    """Tokens by expert of one record; raises TypeError where it holds no lists of numbers."""
+    """Tokens by expert of one record; raises TypeError where it holds no lists of numbers, OverflowError where one is too large."""
     if isinstance(record.get("tokens_per_expert"), list):
         factor = record.get("recompute_factor")
-        factor = factor if isinstance(factor, (int, float)) and factor >= 1 else 1
+        factor = float(factor) if isinstance(factor, (int, float)) and factor >= 1 else 1.0
         pairs = enumerate(record["tokens_per_expert"][:MAX_EXPERTS])
         return {i: v / factor for i, v in pairs if isinstance(v, (int, float)) and 0 <= v < MAX_STEP}
     chosen = Counter(chain.from_iterable(record["top_indices"]))
@@ -158,7 +168,7 @@ def _read(file: File, log: Log) -> None:
         step, layer = _index(data.get("step"), MAX_STEP), _index(data.get("layer"), MAX_LAYERS)
         try:
             found = _counts(data)
-        except (TypeError, KeyError):
+        except (TypeError, KeyError, OverflowError):
             found = {}
         if step is None or layer is None or not found:
             log.source.unparsed += 1
@@ -176,40 +186,50 @@ def _read(file: File, log: Log) -> None:
 
 
 def _hand_over(counts: _Counts, log: Log) -> None:
-    layers = sum(map(len, counts.steps.values()))
-    every = max(1, ceil(layers * counts.experts / MAX_LOADS))
     steps = sorted({*counts.steps, *(step for step, _ in counts.overlaps)})
+    layers = len(set().union(*counts.steps.values())) or 1
+    fits = max(1, MAX_LOADS // (layers * max(1, counts.experts)))  # steps, with every expert of every layer
+    every = ceil(len(steps) / fits)
+    room = min(MAX_LOADS // fits // layers, MAX_KEYS // layers - _OF_LAYER)  # experts of a layer
     overlaps: dict[int, dict[int, float]] = {}
     for (step, layer), shares in counts.overlaps.items():
         overlaps.setdefault(step, {})[layer] = sum(shares) / len(shares)
     for at, step in enumerate(steps):
         cells: list[tuple[str, Cell]] = []
         for layer, tokens in sorted(counts.steps.get(step, {}).items()):
-            cells += load_cells(layer, tokens, counts.experts, single=at % every == 0)
+            cells += load_cells(layer, tokens, counts.experts, 0 if at % every else room)
         cells += [(f"moe/topk_overlap/layer_{n}", Cell(share)) for n, share in sorted(overlaps.get(step, {}).items())]
         beside(log, step, cells, "router-trace")
         log.source.rows += bool(cells)
+    if room < counts.experts:
+        log.warnings.append(
+            f"{log.source.path}: too many layers and experts to hand on each; at most {room} experts of a layer were kept"
+        )
+    if counts.refused:
+        log.warnings.append(
+            f"{log.source.path}: too many layers and experts in one step to hold; {counts.refused} records were not kept"
+        )
     if counts.stride > 1:
         log.warnings.append(
             f"{log.source.path}: too many steps, layers, and experts to hold; one step in {counts.stride} was kept"
         )
 
 
-def load_cells(layer: int, tokens: array[float], experts: int, single: bool) -> Iterator[tuple[str, Cell]]:
-    """How unevenly one layer's tokens lie over its experts, and with `single` each expert's share."""
-    total = sum(tokens)
+def load_cells(layer: int, tokens: array[float], experts: int, room: int) -> Iterator[tuple[str, Cell]]:
+    """How unevenly one layer's tokens lie over its experts, and the share of `room` experts, those that got any first."""
+    chosen = {expert: n for expert, n in enumerate(tokens) if n}
+    total = sum(chosen.values())
     if not total or experts < 2:
         return
     mean = total / experts
-    spread = sum((n - mean) ** 2 for n in tokens) + (experts - len(tokens)) * mean**2
-    dead = sum(not n for n in tokens) + experts - len(tokens)
+    dead = experts - len(chosen)
+    spread = sum((n - mean) ** 2 for n in chosen.values()) + dead * mean**2
     yield f"moe/load_cv/layer_{layer}", Cell(sqrt(spread / experts) / mean)
-    yield f"moe/max_vio/layer_{layer}", Cell(max(tokens) / mean - 1)
+    yield f"moe/max_vio/layer_{layer}", Cell(max(chosen.values()) / mean - 1)
     yield f"moe/dead_frac/layer_{layer}", Cell(dead / experts)
-    if single:
-        for expert in range(experts):
-            share = tokens[expert] / total if expert < len(tokens) else 0.0
-            yield f"moe/expert_load/layer_{layer}/expert_{expert}", Cell(share)
+    idle = (expert for expert in range(experts) if expert not in chosen)
+    for expert in sorted(islice(chain(chosen, idle), room)):
+        yield f"moe/expert_load/layer_{layer}/expert_{expert}", Cell(chosen.get(expert, 0.0) / total)
 
 
 def _parse(line: str, log: Log) -> bool:

@@ -16,6 +16,8 @@ rollout reports early, so nothing is placed by position alone. The critic's step
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from math import inf
 
 from faultproxy.analyzer.ingest.interface import LineFormat
 from faultproxy.analyzer.ingest.log import Log
@@ -37,7 +39,8 @@ _MILES = (
 )
 #: Steps by which the critic's lines may follow the actor's; further back it is a restart.
 _LAG = 64
-#: Rollouts that may wait for a first step; a log with more and without any step is a rollout worker's own.
+#: Rollouts that may wait for a first step; a log with more and without any step is a rollout worker's own. As many steps
+#: of the critic may wait for the actor's.
 _WAITING = 4096
 
 
@@ -63,6 +66,7 @@ class _State:
     framework: str = "slime"
     waiting: dict[int, _Waiting] = field(default_factory=dict)
     critic: dict[int, dict[str, Cell]] = field(default_factory=dict)
+    queue: list[int] = field(default_factory=list)  # the critic's steps, as a heap
 
 
 def _parse(line: str, log: Log) -> bool:
@@ -95,15 +99,15 @@ def _record(held: Dict, log: Log) -> bool:
 
 
 def _step(step: int, cells: dict[str, Cell], state: _State, log: Log) -> None:
-    for early in sorted(s for s in state.critic if s < step and s > (log.step if log.step is not None else -1)):
-        log.row(early, state.critic.pop(early).items(), LINE.name)
+    _overtaken(step, state, log)
+    critic = state.critic.pop(heappop(state.queue)) if state.queue and state.queue[0] == step else {}
     fresh, state.fresh = state.fresh, None
     if fresh and step and step % fresh == 0:
         state.steps = step // fresh
     state.trained = True
     rollout = 0 if not step else step // state.steps if state.steps else None
     held = state.waiting.pop(rollout, None) if rollout is not None else None
-    cells = (held.cells if held else {}) | state.critic.pop(step, {}) | cells
+    cells = (held.cells if held else {}) | critic | cells
     log.row(step, cells.items(), LINE.name)
     if held and held.evaluation:
         log.row(step, held.evaluation.items(), LINE.name, axis="eval")
@@ -113,8 +117,21 @@ def _critic(step: int, cells: dict[str, Cell], state: _State, log: Log) -> None:
     last = log.step if state.trained else None
     if last is not None and last - _LAG < step <= last and log.has(step):
         log.row(step, cells.items(), LINE.name, late=True)
-    else:
-        state.critic[step] = cells
+        return
+    if step not in state.critic:
+        heappush(state.queue, step)
+    state.critic[step] = cells
+    if len(state.queue) > _WAITING:
+        _overtaken(state.queue[0] + 1, state, log)
+
+
+def _overtaken(end: float, state: _State, log: Log) -> None:
+    """Write what the critic said of steps before `end`, which the actor did not print."""
+    while state.queue and state.queue[0] < end:
+        step = heappop(state.queue)
+        cells = state.critic.pop(step)
+        if log.step is None or step > log.step:
+            log.row(step, cells.items(), LINE.name)
 
 
 def _rollout(word: str, rollout: int, cells: dict[str, Cell], state: _State, log: Log) -> None:
@@ -159,9 +176,7 @@ def _finish(log: Log) -> None:
     state: _State | None = log.memory.get("slime")
     if state is None:
         return
-    for step in sorted(state.critic):
-        if log.step is None or step > log.step:
-            log.row(step, state.critic[step].items(), LINE.name)
+    _overtaken(inf, state, log)
     _flush(state, log)
     log.fact("framework", state.framework)
     log.fact("steps_per_rollout", state.steps)
