@@ -92,7 +92,10 @@ def _idle(guarded: Sequence[Rule], views: Views) -> set[str]:
     """
     if not guarded:
         return set()
-    bound = {f"{name}_{i}": rule.params[name] for i, rule in enumerate(guarded) for name in sql_params(str(rule.guard))}
+    bound: dict[str, Any] = {}
+    for i, rule in enumerate(guarded):
+        params = rule.params
+        bound |= {f"{name}_{i}": params[name] for name in sql_params(str(rule.guard)) if name in params}
     tests = [f"coalesce(bool_or({rename_params(str(rule.guard), f'_{i}')}), false)" for i, rule in enumerate(guarded)]
     try:
         row = views.con.execute(f"SELECT {', '.join(tests)} FROM train", bound).fetchone()
@@ -107,8 +110,8 @@ def _run(rule: Rule, views: Views, con: duckdb.DuckDBPyConnection, lacking: str 
     if idle or (rule.kinds and not any(kind in views.counts["events"] for kind in rule.kinds)):
         return Outcome(rule, "clean")
     try:
-        names = sql_params(rule.sql)
-        cursor = con.execute(rule.sql, {name: rule.params[name] for name in names})
+        params = rule.params
+        cursor = con.execute(rule.sql, {name: params[name] for name in sql_params(rule.sql)})
         columns = [entry[0] for entry in cursor.description or ()]
         rows = [dict(zip(columns, row, strict=True)) for row in cursor.fetchmany(MAX_FINDINGS)]
     except (duckdb.Error, KeyError) as error:
