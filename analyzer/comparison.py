@@ -51,6 +51,8 @@ TABLES_SQL = f"CREATE TABLE gap ({_GAP}); CREATE TABLE trunk ({_TRUNK}); CREATE 
 _STEP, _LEAP = 4.0, 20.0
 #: Differences of a norm below this are the last digit of a logged ratio; a share of experts below the second is noise.
 _CLEAN, _AGREE = 1e-3, 0.006
+#: A router that loses this much of its choice beside others that agree has another input.
+_FLIPS = 0.015
 #: Loss of overlap that a difference of 1 in the norm explains, in the layer of the router itself (which its experts change
 #: too) and in the layer below it: rounded weights and activations stay at 0.3 to 0.7 of it, noise on a router is above 1.6.
 _OWN, _INPUT = 10.0, 40.0
@@ -145,9 +147,12 @@ WITH s AS (SELECT segment, min(layer) AS starts_at FROM trunk
         AND (apart >= {_LEAP} * apart_below OR (apart >= {_STEP} * apart_below AND stray_below < {_CLEAN}))
         AND coalesce(loss_below, 0) < {_AGREE} AND (-topk_overlap < {_AGREE} OR topk_overlap IS NULL OR stray >= 5 * {_CLEAN})
     GROUP BY segment),
-r AS (SELECT segment, layer, -topk_overlap AS loss, stray, stray_below,
+r AS (SELECT segment, layer, -topk_overlap AS loss, stray, stray_below, loss_below,
         row_number() OVER (PARTITION BY segment ORDER BY layer) AS place
     FROM trunk WHERE topk_overlap IS NOT NULL),
+-- Two routers that agree and a third that does not: the layers between them are where it starts, however little norms show.
+turned AS (SELECT segment, min(layer) AS layer FROM r
+    WHERE place > 2 AND loss_below < {_AGREE} AND loss >= {_FLIPS} AND coalesce(stray_below, 0) < 2 * {_CLEAN} GROUP BY segment),
 q AS (SELECT segment, avg(loss) AS loss, max(loss) FILTER (WHERE place = 1) AS loss_first,
         max(loss) FILTER (WHERE place = 2) AS loss_second, min(loss) FILTER (WHERE place > 2) AS loss_later,
         max(stray) FILTER (WHERE place = 1) AS stray_first, max(stray_below) FILTER (WHERE place = 1) AS stray_input,
@@ -160,11 +165,11 @@ t AS (SELECT segment, min(began) AS began, min(last) AS last, count(act_norm_rat
     FROM trunk GROUP BY segment),
 p AS (SELECT segment, CASE WHEN signal IN ('mismatch_k3', 'mismatch_kl') THEN sqrt(2 * late) ELSE late END AS reach
     FROM gap WHERE main)
-SELECT segment, began, last, layers, first_layer, coalesce(routers, 0), first_router, starts_at,
-    (SELECT apart FROM trunk u WHERE u.segment = t.segment AND u.layer = starts_at), least_shift, most_shift, same_sign,
+SELECT segment, began, last, layers, first_layer, coalesce(routers, 0), first_router, coalesce(starts_at, turned.layer) AS starts,
+    (SELECT apart FROM trunk u WHERE u.segment = t.segment AND u.layer = coalesce(starts_at, turned.layer)), least_shift, most_shift, same_sign,
     first_shift, last_shift, loss, loss_first, loss_second, loss_later, stray_first, stray_input,
     loss_first / CASE WHEN stray_input IS NULL AND stray_first IS NULL THEN NULL WHEN stray_input IS NULL THEN {_OWN} * greatest(stray_first, 5e-4)
         ELSE {_INPUT} * greatest(stray_input, 2e-4) END,
     reach / greatest(most_stray, {_CLEAN})
-FROM t LEFT JOIN s USING (segment) LEFT JOIN q USING (segment) LEFT JOIN p USING (segment)
+FROM t LEFT JOIN s USING (segment) LEFT JOIN q USING (segment) LEFT JOIN p USING (segment) LEFT JOIN turned USING (segment)
 """

@@ -18,8 +18,8 @@ s AS (SELECT segment, any_value(turn) AS turn, count(*) AS seen, median(x) AS mi
             median(l) FILTER (WHERE back > $window) AS loss_early
     FROM prior GROUP BY segment),
 -- In RL, many ranks send gradients: where no scaler skipped the update and the next forward pass is lost too, one may have.
-spread AS (SELECT segment, bool_or(loss_bad) AS spread FROM (
-    SELECT m.segment, loss_bad, row_number() OVER (PARTITION BY m.segment ORDER BY step) AS nth
+spread AS (SELECT segment, bool_or(loss_bad OR policy_sick) AS spread FROM (
+    SELECT m.segment, loss_bad, policy_sick, row_number() OVER (PARTITION BY m.segment ORDER BY step) AS nth
     FROM m JOIN turn USING (segment) WHERE step > turn) WHERE nth <= $next GROUP BY segment),
 rl AS (SELECT segment, count(entropy) + count(kl_ref) + count(reward) > 0 AS rl FROM train GROUP BY segment)
 SELECT turn AS step_start, turn AS step_end, last AS observed, mid AS expected, s.segment, seen,

@@ -3,7 +3,8 @@ WITH g AS (SELECT * FROM gap WHERE main AND onset IS NOT NULL AND after >= $open
 SELECT o.began AS step_start, o.last AS step_end, most_shift AS observed, 0.0 AS expected, segment, 'act_norm_ratio' AS signal
 FROM origin o JOIN g USING (segment)
 WHERE layers >= 2 AND starts_at IS NULL AND late < $level
-   AND (most_shift <= $head OR (most_shift <= $shift AND turn >= CASE WHEN routers > 0 THEN $turn ELSE $turn_alone END))
+   AND (most_shift <= $head OR (most_shift <= CASE WHEN routers > 0 THEN $shift ELSE $shift_alone END
+       AND (turn >= $turn OR (loss_first >= $flips AND loss >= $per_shift * most_shift))))
    AND coalesce(tail, 1.5) BETWEEN $least AND CASE WHEN routers > 0 THEN $most ELSE $most_alone END
    AND coalesce(lopsided, 1) >= $lopsided AND NOT coalesce(one_sided >= $one_sided, false)
    AND coalesce(growth, 1) < $growth AND coalesce(idle, 0) < $idle
