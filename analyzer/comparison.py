@@ -43,7 +43,8 @@ _ORIGIN = (
     "segment INTEGER, began BIGINT, last BIGINT, layers BIGINT, first_layer INTEGER, routers BIGINT, first_router INTEGER, "
     "starts_at INTEGER, start DOUBLE, least_shift DOUBLE, most_shift DOUBLE, same_sign BOOLEAN, first_shift DOUBLE, "
     "last_shift DOUBLE, loss DOUBLE, loss_first DOUBLE, loss_second DOUBLE, loss_later DOUBLE, stray_first DOUBLE, "
-    "stray_input DOUBLE, router_excess DOUBLE, turn DOUBLE"
+    "stray_input DOUBLE, router_excess DOUBLE, turn DOUBLE, "
+    "first_stray DOUBLE, most_stray DOUBLE"
 )
 TABLES_SQL = f"CREATE TABLE gap ({_GAP}); CREATE TABLE trunk ({_TRUNK}); CREATE TABLE origin ({_ORIGIN})"
 #: A layer is where the difference starts when it is this many times as far apart as any layer below it: rounding grows
@@ -161,7 +162,7 @@ q AS (SELECT segment, avg(loss) AS loss, max(loss) FILTER (WHERE place = 1) AS l
 t AS (SELECT segment, min(began) AS began, min(last) AS last, count(act_norm_ratio) AS layers,
         min(first_layer) AS first_layer, min(first_router) AS first_router, min(abs(act_norm_ratio)) AS least_shift,
         max(abs(act_norm_ratio)) AS most_shift, min(act_norm_ratio) * max(act_norm_ratio) > 0 AS same_sign,
-        arg_min(act_norm_ratio, layer) AS first_shift, arg_max(act_norm_ratio, layer) AS last_shift, max(stray) AS most_stray
+        arg_min(act_norm_ratio, layer) AS first_shift, arg_max(act_norm_ratio, layer) AS last_shift, arg_min(stray, layer) AS first_stray, max(stray) AS most_stray
     FROM trunk GROUP BY segment),
 p AS (SELECT segment, CASE WHEN signal IN ('mismatch_k3', 'mismatch_kl') THEN sqrt(2 * late) ELSE late END AS reach
     FROM gap WHERE main)
@@ -170,6 +171,6 @@ SELECT segment, began, last, layers, first_layer, coalesce(routers, 0), first_ro
     first_shift, last_shift, loss, loss_first, loss_second, loss_later, stray_first, stray_input,
     loss_first / CASE WHEN stray_input IS NULL AND stray_first IS NULL THEN NULL WHEN stray_input IS NULL THEN {_OWN} * greatest(stray_first, 5e-4)
         ELSE {_INPUT} * greatest(stray_input, 2e-4) END,
-    reach / greatest(most_stray, {_CLEAN})
+    reach / greatest(most_stray, {_CLEAN}), first_stray, most_stray
 FROM t LEFT JOIN s USING (segment) LEFT JOIN q USING (segment) LEFT JOIN p USING (segment) LEFT JOIN turned USING (segment)
 """

@@ -5,7 +5,8 @@ FROM origin o JOIN g USING (segment)
 WHERE layers >= 2 AND starts_at IS NULL AND late < $level
    AND (most_shift <= $head OR (most_shift <= CASE WHEN routers > 0 THEN $shift ELSE $shift_alone END
        AND (turn >= $turn OR (loss_first >= $flips AND loss >= $per_shift * most_shift))))
-   AND coalesce(tail, 1.5) BETWEEN $least AND CASE WHEN routers > 0 THEN $most ELSE $most_alone END
+   AND (most_stray <= $digits OR first_stray >= $touched * most_stray)
+   AND coalesce(tail, 1.5) BETWEEN CASE WHEN most_shift <= $head THEN $least_head ELSE $least END AND CASE WHEN routers > 0 THEN $most ELSE $most_alone END
    AND coalesce(lopsided, 1) >= $lopsided AND NOT coalesce(one_sided >= $one_sided, false)
    AND coalesce(growth, 1) < $growth AND coalesce(idle, 0) < $idle
    AND coalesce(router_excess, 0) < $excess

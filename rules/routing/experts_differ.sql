@@ -8,3 +8,4 @@ WHERE loss_first < $agree AND coalesce(stray_input, 0) < $input
    AND starts_at IS NULL
    AND NOT (routers >= 4 AND coalesce(loss_later < $healed * loss_second, false))
    AND NOT coalesce(same_sign AND stray_input IS NULL AND most_shift < $same * least_shift AND turn < $harmless, false)
+   AND NOT coalesce(stray_input IS NULL AND last_shift / nullif(first_shift, 0) < $fades, false)
