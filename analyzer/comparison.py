@@ -43,7 +43,8 @@ _ORIGIN = (
     "segment INTEGER, began BIGINT, last BIGINT, layers BIGINT, first_layer INTEGER, routers BIGINT, first_router INTEGER, "
     "starts_at INTEGER, start DOUBLE, least_shift DOUBLE, most_shift DOUBLE, same_sign BOOLEAN, first_shift DOUBLE, "
     "last_shift DOUBLE, loss DOUBLE, loss_first DOUBLE, loss_second DOUBLE, loss_later DOUBLE, stray_first DOUBLE, "
-    "stray_input DOUBLE, router_excess DOUBLE"
+    "stray_input DOUBLE, router_excess DOUBLE, turn DOUBLE, "
+    "first_stray DOUBLE, most_stray DOUBLE"
 )
 TABLES_SQL = f"CREATE TABLE gap ({_GAP}); CREATE TABLE trunk ({_TRUNK}); CREATE TABLE origin ({_ORIGIN})"
 #: A layer is where the difference starts when it is this many times as far apart as any layer below it: rounding grows
@@ -51,6 +52,8 @@ TABLES_SQL = f"CREATE TABLE gap ({_GAP}); CREATE TABLE trunk ({_TRUNK}); CREATE 
 _STEP, _LEAP = 4.0, 20.0
 #: Differences of a norm below this are the last digit of a logged ratio; a share of experts below the second is noise.
 _CLEAN, _AGREE = 1e-3, 0.006
+#: A router that loses this much of its choice beside others that agree has another input.
+_FLIPS = 0.015
 #: Loss of overlap that a difference of 1 in the norm explains, in the layer of the router itself (which its experts change
 #: too) and in the layer below it: rounded weights and activations stay at 0.3 to 0.7 of it, noise on a router is above 1.6.
 _OWN, _INPUT = 10.0, 40.0
@@ -145,9 +148,12 @@ WITH s AS (SELECT segment, min(layer) AS starts_at FROM trunk
         AND (apart >= {_LEAP} * apart_below OR (apart >= {_STEP} * apart_below AND stray_below < {_CLEAN}))
         AND coalesce(loss_below, 0) < {_AGREE} AND (-topk_overlap < {_AGREE} OR topk_overlap IS NULL OR stray >= 5 * {_CLEAN})
     GROUP BY segment),
-r AS (SELECT segment, layer, -topk_overlap AS loss, stray, stray_below,
+r AS (SELECT segment, layer, -topk_overlap AS loss, stray, stray_below, loss_below,
         row_number() OVER (PARTITION BY segment ORDER BY layer) AS place
     FROM trunk WHERE topk_overlap IS NOT NULL),
+-- Two routers that agree and a third that does not: the layers between them are where it starts, however little norms show.
+turned AS (SELECT segment, min(layer) AS layer FROM r
+    WHERE place > 2 AND loss_below < {_AGREE} AND loss >= {_FLIPS} AND coalesce(stray_below, 0) < 2 * {_CLEAN} GROUP BY segment),
 q AS (SELECT segment, avg(loss) AS loss, max(loss) FILTER (WHERE place = 1) AS loss_first,
         max(loss) FILTER (WHERE place = 2) AS loss_second, min(loss) FILTER (WHERE place > 2) AS loss_later,
         max(stray) FILTER (WHERE place = 1) AS stray_first, max(stray_below) FILTER (WHERE place = 1) AS stray_input,
@@ -156,12 +162,15 @@ q AS (SELECT segment, avg(loss) AS loss, max(loss) FILTER (WHERE place = 1) AS l
 t AS (SELECT segment, min(began) AS began, min(last) AS last, count(act_norm_ratio) AS layers,
         min(first_layer) AS first_layer, min(first_router) AS first_router, min(abs(act_norm_ratio)) AS least_shift,
         max(abs(act_norm_ratio)) AS most_shift, min(act_norm_ratio) * max(act_norm_ratio) > 0 AS same_sign,
-        arg_min(act_norm_ratio, layer) AS first_shift, arg_max(act_norm_ratio, layer) AS last_shift
-    FROM trunk GROUP BY segment)
-SELECT segment, began, last, layers, first_layer, coalesce(routers, 0), first_router, starts_at,
-    (SELECT apart FROM trunk u WHERE u.segment = t.segment AND u.layer = starts_at), least_shift, most_shift, same_sign,
+        arg_min(act_norm_ratio, layer) AS first_shift, arg_max(act_norm_ratio, layer) AS last_shift, arg_min(stray, layer) AS first_stray, max(stray) AS most_stray
+    FROM trunk GROUP BY segment),
+p AS (SELECT segment, CASE WHEN signal IN ('mismatch_k3', 'mismatch_kl') THEN sqrt(2 * late) ELSE late END AS reach
+    FROM gap WHERE main)
+SELECT segment, began, last, layers, first_layer, coalesce(routers, 0), first_router, coalesce(starts_at, turned.layer) AS starts,
+    (SELECT apart FROM trunk u WHERE u.segment = t.segment AND u.layer = coalesce(starts_at, turned.layer)), least_shift, most_shift, same_sign,
     first_shift, last_shift, loss, loss_first, loss_second, loss_later, stray_first, stray_input,
     loss_first / CASE WHEN stray_input IS NULL AND stray_first IS NULL THEN NULL WHEN stray_input IS NULL THEN {_OWN} * greatest(stray_first, 5e-4)
-        ELSE {_INPUT} * greatest(stray_input, 2e-4) END
-FROM t LEFT JOIN s USING (segment) LEFT JOIN q USING (segment)
+        ELSE {_INPUT} * greatest(stray_input, 2e-4) END,
+    reach / greatest(most_stray, {_CLEAN}), first_stray, most_stray
+FROM t LEFT JOIN s USING (segment) LEFT JOIN q USING (segment) LEFT JOIN p USING (segment) LEFT JOIN turned USING (segment)
 """

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 TIE = 1  # rows; two signals of one event may be logged a row apart
 WEAK = 0.5
+LATE = 5  # rows; a support that begins later than this after the root is what came of it
 NONE = 0.2  # odds that a rule fired and no failure of the catalogue happened
 CONSEQUENCE = 0.15
 CLAIM, MARGIN = 0.45, 0.15
@@ -133,7 +134,10 @@ def fuse(trace: Trace, outcomes: list[Outcome]) -> Diagnosis:
     root = ordered[0]
     assert root.failure_type is not None
     supporting = [
-        f for f in findings if f.role == "support" and root.failure_type in f.supports and f.segment == root.segment
+        f
+        for f in findings
+        if f.role == "support" and root.failure_type in f.supports and f.segment == root.segment
+        and (f.step_start is None or root.step_start is None or moment(f) <= moment(root) + LATE)
     ]
     evidence = [
         replace(f, role="root") for f in (*(f for f in ordered if f.failure_type == root.failure_type), *supporting)

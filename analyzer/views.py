@@ -308,6 +308,6 @@ def declared(rules: Iterable[Any]) -> dict[str, set[str]]:
     for rule in rules:
         # A query over another view may still read `train` (a hang needs the step time, a layer's NaN the loss).
         view = rule.view if rule.view in (*_INDEX, "against") else "train"
-        for name in {view, "train"} if view in _INDEX else {view}:
+        for name in {view, "train"} if view in _INDEX else {view, "layer"} if "FROM layer" in rule.sql else {view}:
             wanted.setdefault(name, set()).update(rule.reads)
     return wanted

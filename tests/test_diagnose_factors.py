@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from faultproxy.analyzer.catalogue import catalogue
-from faultproxy.analyzer.diagnose import GENERAL, Diagnosis, diagnose, fuse
+from faultproxy.analyzer.diagnose import GENERAL, LATE, Diagnosis, diagnose, fuse
 from faultproxy.analyzer.engine import Finding, Outcome
 from faultproxy.analyzer.rulecases import trace
 from faultproxy.analyzer.trace import Trace
@@ -160,6 +160,15 @@ def test_rules_that_know_only_the_type_count_as_half_a_rule_beside_one_that_know
     assert causes["precision"] > causes["framework"]
     alone = dict(_fused(*general).causes)
     assert alone["framework"] == pytest.approx(3.0 / 3.1, abs=1e-3)
+
+
+@pytest.mark.parametrize(("begins", "factor"), [(2 + LATE, "depth"), (3 + LATE, "undetermined")])
+def test_support_that_begins_long_after_the_root_says_nothing_of_its_factor(begins: int, factor: str) -> None:
+    support = {"failure_type": None, "role": "support", "supports": ("train_inference_mismatch",)}
+    made = trace({"series": {"loss": "1x20"}})
+    rule = next(rule for rule in catalogue() if rule.id == "policy/mismatch-kl")
+    late = _finding("policy/b", 1.0, votes={"depth": 0.9}, **support | {"step_start": begins})
+    assert fuse(made, [Outcome(rule, "fires", (_finding("policy/a", step_start=2), late))]).factor == factor
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,16 @@ s AS (SELECT segment, any_value(turn) AS turn, count(*) AS seen, median(x) AS mi
     max(x) FILTER (WHERE back <= $window) AS top, arg_min(x, back) AS last,
         bool_or(policy_sick) AS sick, median(l) AS loss_mid, arg_min(l, back) AS loss_last,
             median(l) FILTER (WHERE back > $window) AS loss_early
-    FROM prior GROUP BY segment)
-SELECT turn AS step_start, turn AS step_end, last AS observed, mid AS expected, s.segment, seen
-FROM s JOIN m ON m.segment = s.segment AND m.step = s.turn
-WHERE NOT loss_bad AND (l <> 0 OR loss_mid < $printed) AND seen >= $before AND NOT sick AND top <= $ramp * mid AND last <= $ramp * mid
+    FROM prior GROUP BY segment),
+-- In RL, many ranks send gradients: where no scaler skipped the update and the next forward pass is lost too, one may have.
+spread AS (SELECT segment, bool_or(loss_bad OR policy_sick) AS spread FROM (
+    SELECT m.segment, loss_bad, policy_sick, row_number() OVER (PARTITION BY m.segment ORDER BY step) AS nth
+    FROM m JOIN turn USING (segment) WHERE step > turn) WHERE nth <= $next GROUP BY segment),
+rl AS (SELECT segment, count(entropy) + count(kl_ref) + count(reward) > 0 AS rl FROM train GROUP BY segment)
+SELECT turn AS step_start, turn AS step_end, last AS observed, mid AS expected, s.segment, seen,
+    CASE WHEN spread AND rl THEN $unsure END AS strength
+FROM s JOIN m ON m.segment = s.segment AND m.step = s.turn JOIN rl ON rl.segment = s.segment
+    LEFT JOIN spread ON spread.segment = s.segment
+WHERE NOT loss_bad AND (l <> 0 OR loss_mid = 0) AND seen >= $before AND NOT sick AND top <= $ramp * mid AND last <= $ramp * mid
     AND (loss_early IS NULL OR loss_early <= 0 OR loss_last <= 2 * loss_early)
 ORDER BY step_start

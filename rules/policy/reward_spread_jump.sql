@@ -14,7 +14,7 @@ o AS (SELECT segment, arg_max(k, abs(becomes - was)) AS onset
     HAVING max(becomes - 0.75 * $ratio * was) > 0),
 s AS (SELECT segment, onset, min(step) FILTER (WHERE k = onset) AS step_start, max(step) AS step_end,
     median(x) FILTER (WHERE k < onset AND k >= onset - 10) AS before, median(x) FILTER (WHERE k >= onset) AS after,
-    1.4826 / sqrt(2) * median(d) FILTER (WHERE k < onset) AS sigma,
+    max(becomes - was) FILTER (WHERE k = onset) AS jump, 1.4826 / sqrt(2) * median(d) FILTER (WHERE k < onset) AS sigma,
     avg(e) FILTER (WHERE k >= onset AND k < onset + 2) AS e_at,
     avg(l) FILTER (WHERE k >= onset AND k < onset + 2) AS l_at,
     min(e) FILTER (WHERE k < onset AND k >= onset - 10) AS e_lo,
@@ -30,7 +30,7 @@ h AS (SELECT s.segment, avg(((x > (before + after) / 2) = (after > before))::INT
 SELECT step_start, step_end, after AS observed, before AS expected, segment
 FROM s JOIN h USING (segment)
 WHERE held >= $hold AND calm >= $hold AND before > 0 AND after > $ratio * before
-    AND after - before > $noise * sigma
+    AND after - before > $noise * sigma AND jump >= $at_once * (after - before)
     AND coalesce(e_at BETWEEN e_lo - $room * (e_hi - e_lo) AND e_hi + $room * (e_hi - e_lo), true)
     AND coalesce(l_at BETWEEN (1 - $length) * l_lo AND (1 + $length) * l_hi, true)
 ORDER BY step_start
