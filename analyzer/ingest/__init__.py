@@ -36,9 +36,10 @@ __all__ = ["Run", "read", "read_file", "read_run"]
 NOT_TRACES = {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".npy", ".npz", ".so", ".py", ".pyc", ".png", ".pdf", ".svg", ".md", ".yaml", ".yml", ".sh", ".model", ".toml", ".lock", ".cfg", ".ini", ".html", ".arrow", ".gif", ".jpg", ".ipynb", ".whl", ".zip", ".tar"}  # fmt: skip
 #: Files beside a checkpoint, a data set, or a set of labelled logs that carry no metrics.
 NOT_METRICS = {"config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "special_tokens_map.json", "vocab.json", "added_tokens.json", "model.safetensors.index.json", "preprocessor_config.json", "all_results.json", "train_results.json", "eval_results.json", "adapter_config.json", "args.json", "ds_config.json", "labels.jsonl", "merges.txt", "requirements.txt"}  # fmt: skip
-#: Sub-folders that belong to the run of the folder that holds them.
+#: Sub-folders that belong to the run of the folder that holds them. A bare number of four digits or more is a job's, not a
+#: rank's: a folder of jobs must not become one run.
 PARTS = lazy(
-    r"^(?:checkpoint|ckpt|global_step|iter|rank|node|worker|logs?|tb|tensorboard|output|metrics|attempt|restart|stdout|stderr|torchelastic|default)?[_.-]?\d*$|^none_\w+$",
+    r"^(?:checkpoint|ckpt|global_step|iter|rank|node|worker|logs?|tb|tensorboard|output|metrics|attempt|restart|stdout|stderr|torchelastic|default)[_.-]?\d*$|^[_.-]?\d{1,3}$|^none_\w+$",
     re.IGNORECASE,
 )
 #: torchrun's own layout: `attempt_0/3/stderr.log` is rank 3.

@@ -93,7 +93,7 @@ def _page(reports: list[Report], figures: dict[int, Figures], meanings: dict[str
         "form-action 'none'; require-trusted-types-for 'script'"
     )
     return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta name="generator" content="faultproxy"><meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n<meta name="referrer" content="no-referrer">\n'
         f'<meta name="color-scheme" content="light dark">\n<link rel="icon" href="data:,">\n<title>{esc(title, 200)}</title>\n'
