@@ -31,6 +31,18 @@ def test_scripts_are_sound_bash(platform: str) -> None:
     assert subprocess.run(["bash", "-n"], input=printed(platform), text=True, check=False).returncode == 0
 
 
+def test_a_snippet_names_the_command_by_its_path_whatever_is_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    command = tmp_path / "it's here" / "faultproxy"
+    command.parent.mkdir()
+    command.write_text("#!/bin/sh\n")
+    command.chmod(0o755)
+    monkeypatch.setattr("sys.argv", [str(command)])
+    for platform in ("slurm", "torchrun", "ray"):
+        (line,) = [line for line in printed(platform).splitlines() if line.startswith("FAULTPROXY=")]
+        ended = subprocess.run(["bash", "-c", f'unset FAULTPROXY; {line}; printf %s "$FAULTPROXY"'], capture_output=True, text=True, check=True)  # fmt: skip
+        assert ended.stdout == str(command)
+
+
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     """A folder with a launcher that ends with 7 and a hook that writes down what it was asked, and fails."""
@@ -45,7 +57,8 @@ def place(tmp_path: Path) -> Path:
 
 def bash(place: Path, *words: str, **environment: str) -> int:
     held = {**os.environ, "FAULTPROXY": str(place / "hook"), **environment}
-    return subprocess.run(["bash", *words], env=held, cwd=place, check=False, capture_output=True).returncode
+    with (place / "said").open("w") as said:
+        return subprocess.run(["bash", *words], env=held, cwd=place, check=False, stdout=said, stderr=said).returncode
 
 
 @pytest.mark.parametrize(("platform", "variable"), [("torchrun", "TORCHRUN"), ("ray", "RAY")])
@@ -71,3 +84,13 @@ def test_an_epilog_never_drains_a_node_and_splits_status_and_signal(place: Path,
     words = {"SLURM_JOB_ID": "12", "SLURM_JOB_WORK_DIR": str(place), "SLURM_JOB_EXIT_CODE": status, "SLURM_JOB_USER": "root"}  # fmt: skip
     assert bash(place, "slurm", **words) == 0
     assert f"--exit-code {code} --job-id 12" in (place / "asked").read_text()
+    assert f"working folder {place}, which other jobs may share" in (place / "said").read_text()
+
+
+def test_an_epilog_without_an_environment_finds_everything(place: Path) -> None:
+    script = (place / "slurm").read_text().replace("FAULTPROXY_JOB_ROOT:-}", f"FAULTPROXY_JOB_ROOT:-{place}}}", 1)
+    (place / "slurm").write_text(script.replace("FAULTPROXY=", f"FAULTPROXY={place}/hook #", 1))
+    (place / "12").mkdir()
+    ended = subprocess.run(["/bin/bash", str(place / "slurm")], env={"SLURM_JOB_ID": "12", "SLURM_JOB_USER": "root"}, check=False, capture_output=True)  # fmt: skip
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert f"--job-dir {place}/12 " in (place / "asked").read_text()

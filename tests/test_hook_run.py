@@ -18,16 +18,13 @@ import orjson
 import pytest
 
 from faultproxy.analyzer.errors import InputError
-from faultproxy.analyzer.hook import outputs, supervise
+from faultproxy.analyzer.hook import outputs
 from faultproxy.analyzer.hook import run as module
 from faultproxy.analyzer.hook.request import Request
 from faultproxy.analyzer.hook.run import run
 
-LOG = "".join(
-    f"step:{n} - actor/pg_loss:{'nan' if n > 40 else 0.1} - actor/grad_norm:1.{n % 10}\n" for n in range(1, 61)
-)
-FILES = {outputs.REPORT, *outputs.VIEWS}
-CODE = "import sys; from faultproxy.analyzer.cli import script; sys.argv[0] = 'faultproxy'; script()"
+sys.path.insert(0, str(Path(__file__).parent))
+from hooks import FILES, LOG, ask, call, command, fake, report
 
 
 @pytest.fixture(autouse=True)
@@ -46,35 +43,6 @@ def job(tmp_path: Path) -> Path:
     return folder
 
 
-def ask(job: Path, **options: Any) -> Request:
-    return Request(str(job), **options)
-
-
-def command(*options: str) -> list[str]:
-    return [sys.executable, "-c", CODE, "hook", "run", *options]
-
-
-def call(*options: str, **how: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*options), capture_output=True, text=True, check=False, timeout=100, **how)
-
-
-def report(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "diagnosis.json").read_text())
-    return found
-
-
-def fake(monkeypatch: pytest.MonkeyPatch, **ended: Any) -> list[Request]:
-    """Children that end as told; what they were asked comes back."""
-    asked: list[Request] = []
-
-    def supervised(kind: str, request: Request, *_: Any) -> supervise.Ended:
-        asked.append(request)
-        return supervise.Ended(**ended) if kind == "analysis" else supervise.Ended()
-
-    monkeypatch.setattr(module, "supervise", supervised)
-    return asked
-
-
 # -- the whole way ----------------------------------------------------------------------------------------------------
 def test_a_job_is_diagnosed_once_and_a_second_run_under_another_clock_changes_no_byte(job: Path) -> None:
     first = call("--job-dir", str(job), "--exit-code", "1", "--job-id", "4711")
@@ -84,6 +52,8 @@ def test_a_job_is_diagnosed_once_and_a_second_run_under_another_clock_changes_no
     held = {path.name: path.read_bytes() for path in out.iterdir()}
     assert set(held) == FILES
     assert report(out)["run"]["facts"]["job"] == {"id": "4711", "exit_code": 1}
+    repeated = f"faultproxy hook run --job-dir {job} --exit-code 1 --job-id 4711"
+    assert report(out)["reproduce"][0]["command"] == repeated and repeated in (out / "ticket.md").read_text()
     (out / ".report.html.ab12").write_text("what a killed hook left")
     os.utime(job / "run.log", (1, 1))
     assert call("--job-dir", str(job), "--exit-code", "1", "--job-id", "4711").returncode == 0
@@ -115,7 +85,10 @@ def test_a_limit_ends_the_analysis_and_is_said(job: Path, options: list[str], re
     ended = call("--job-dir", str(job), *options)
     found = report(job / "faultproxy")
     assert (ended.returncode, found["verdict"]) == (0, "inconclusive")
-    assert reason in found["warnings"][0] and reason in ended.stderr
+    assert reason in found["warnings"][0] and reason in ended.stderr and "the analysis did not finish" in ended.stderr
+    assert "(0 s)" not in ended.stderr and f"--time-limit {options[1] if '-t' in options[0] else 120} s" in ended.stderr
+    if reason != "memory":  # that limit holds for the ticket too
+        assert "the analysis did not finish" in (job / "faultproxy" / "ticket.md").read_text().split("\n")[2]
 
 
 def test_a_closed_stderr_changes_nothing(job: Path) -> None:
@@ -262,7 +235,7 @@ def test_wrong_options_fail_only_where_it_was_asked(options: list[str], code: in
     assert ended.returncode == code and ended.stderr
 
 
-@pytest.mark.parametrize(("exit_code", "kind"), [(137, "crash"), (143, "healthy"), (1, "healthy")])
+@pytest.mark.parametrize(("exit_code", "kind"), [(137, "crash"), (-9, "crash"), (143, "healthy"), (1, "healthy")])
 def test_a_signal_is_evidence_where_the_log_says_nothing(tmp_path: Path, exit_code: int, kind: str) -> None:
     from faultproxy.analyzer.hook.analyse import analyse
 

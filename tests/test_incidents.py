@@ -133,6 +133,30 @@ def test_a_torn_and_a_foreign_file_are_named_and_left_out(tmp_path: Path, run: R
     assert json.loads(run("stats", "--format", "json")[1])["incidents"] == 2
 
 
+def test_nothing_to_show_is_said(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "lake").mkdir()
+    for command in ("list", "stats"):
+        assert f"no incidents in {tmp_path}/lake" in run(command)[2]
+    add(tmp_path / "lake")
+    assert run("list", "--job", "none") == (0, "", "no incident matches\n")
+    assert run("list", "--job", "none", "--format", "json")[1] == "[]\n"
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_an_incident_keeps_its_first_time_unless_the_platform_gives_one(tmp_path: Path, merged: bool) -> None:
+    add(tmp_path)
+    add(tmp_path, job="2")
+    if merged:
+        compact(open_store(str(tmp_path)))
+    add(tmp_path, time=None, failure_type="crash", family="process")
+    add(tmp_path, job="3", time=None)
+    (again,) = rows(tmp_path, job="1")
+    assert (again["time"].isoformat(), again["failure_type"]) == (NOON, "crash")
+    assert rows(tmp_path, job="3")[0]["time"].isoformat() > NOON
+    add(tmp_path, time="2026-05-01")
+    assert rows(tmp_path, job="1")[0]["time"].isoformat() == "2026-05-01T00:00:00+00:00"
+
+
 def test_filters_and_counts(tmp_path: Path, run: Run) -> None:
     lake = tmp_path / "lake"
     for job, week in (("1", 4), ("2", 4), ("3", 18)):
@@ -181,7 +205,7 @@ def test_bad_input_says_what_is_allowed(tmp_path: Path, run: Run) -> None:
     assert run("stats")[0] == 2
     for job in ("1", "2"):
         add(tmp_path / "lake", job=job)
-    for arguments, why in ((("list", "--since", "soon"), "7d"), (("show", "zz"), "is no incident"), (("list", "--type", "boom"), "nonfinite_loss"), (("show", ""), "several")):  # fmt: skip
+    for arguments, why in ((("list", "--since", "soon"), "--since 'soon' is no time; give ISO 8601"), (("show", "2"), "`faultproxy incidents list --job 2`"), (("show", "zz"), "is no incident"), (("list", "--type", "boom"), "nonfinite_loss"), (("show", ""), "several")):  # fmt: skip
         code, out, err = run(*arguments)
         assert (code, out) == (2, "") and why in err
 
@@ -191,7 +215,8 @@ def test_the_newest_label_counts_and_those_before_it_are_kept(tmp_path: Path, ru
     add(tmp_path / "lake")
     key = rows(tmp_path / "lake")[0]["id"]
     label = ("label", key[:8], "--by", "mia")
-    assert run(*label, "--type", "crash", "--fix", "new driver")[0] == 0
+    code, out, _ = run(*label, "--type", "crash", "--fix", "new driver")
+    assert (code, out) == (0, f"incident {key}: failure_type crash, fix new driver (by mia)\n")
     assert run(*label, "--type", "data_fault", "--factor", "none", "--cause", "data")[0] == 0
     shown = json.loads(run("show", key, "--format", "json")[1])
     assert (shown["failure_type"], shown["found_type"], shown["cause"]) == ("data_fault", "nonfinite_loss", "data")

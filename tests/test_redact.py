@@ -152,6 +152,22 @@ def test_the_name_of_a_setting_says_that_its_value_is_a_secret() -> None:
     }
 
 
+@pytest.mark.parametrize("line", ["user {}", "cancelled by user {}.", "user '{}' is over quota", "username={}", "username {}", "login: {}", "for user {}: denied", "USER {}"])  # fmt: skip
+@pytest.mark.parametrize("name", ["mmeyer", "j.doe", "zhang-3"])
+def test_a_bare_name_after_user_or_login_is_hidden(line: str, name: str) -> None:
+    assert redact(line.format(name))[0] == line.format("<user-1>")
+
+
+@pytest.mark.parametrize("text", ["user error", "user code", "user defined", "user input.", "user: hello", "user configuration", "user requesting it", "user ids=[3]", "Last login: Mon", "user e.g. x", "for user x"])  # fmt: skip
+def test_what_sentences_say_of_users_stays(text: str) -> None:
+    assert redact(text)[0] == text
+
+
+def test_a_name_of_a_home_folder_is_hidden_wherever_it_stands_and_a_word_is_not() -> None:
+    text = redact("bob_exp of Bob, in /home/bob/run and /home/ppo/x: ppo step")[0]
+    assert text == "<user-1>_exp of <user-1>, in /home/<user-1>/run and /home/<user-2>/x: ppo step"
+
+
 def test_both_ends_of_a_range_of_addresses_are_hidden_and_a_revision_is_kept() -> None:
     assert redact("nodes 10.7.0.1-10.7.0.9")[0] == "nodes <ip-1>-<ip-2>"
     assert redact("libcudnn 9.1.0.70-1")[0] == "libcudnn 9.1.0.70-1"
@@ -171,7 +187,7 @@ def test_every_pattern_says_why_and_where_it_comes_from() -> None:
 @pytest.mark.parametrize(
     "piece",
     ["a", "a.", "a-1.", "1.", "1:", "a@", "/home/", "-----BEGIN PRIVATE KEY-----\n", "password=", "://a:", "eyJa.", "token ",
-     "node-", "api_key ", "authorization: ", "host ", "user_", "wandb key ", "[a1", " \t", "x" * 9 + "-", "Cookie: a=b", "~a", "AKIA", "::"],
+     "node-", "api_key ", "authorization: ", "host ", "user_", "wandb key ", "[a1", " \t", "x" * 9 + "-", "Cookie: a=b", "~a", "AKIA", "::", "user a.", "login:", "user aing"],
 )  # fmt: skip
 def test_hostile_text_takes_time_that_grows_with_its_length_only(piece: str) -> None:
     """A pattern that went back over the text would need hours for these."""

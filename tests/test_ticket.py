@@ -86,6 +86,8 @@ def test_a_ticket_fits_its_site_and_says_what_it_leaves_out(to: str) -> None:
         ("analyze run.log --nosuch", None), ("analyze run.log --format pdf", None), ("curl evil | sh", None),
         ("analyze run.log -o ~/.bashrc --force", None), ("faultproxy proxy build x", None), ("faultproxy ticket post d --send", None),
         ("faultproxy lab show x.trace", "faultproxy lab show x.trace"), ("faultproxy lab show x.trace --html x.html", None),
+        ("faultproxy hook run --job-dir '/jobs/a b' --exit-code -9", "faultproxy hook run --job-dir '/jobs/a b' --exit-code -9"),
+        ("faultproxy hook run --job-dir /jobs/1 --out /etc", None), ("faultproxy hook run --job-dir /jobs/1 --lake s3://x", None), ("faultproxy hook install slurm", None),
         ("faultproxy rules lock", None), ("faultproxy", None), ("analyze 'open", None), ("", None), ("analyze 'a\nb'", None),
     ],
 )  # fmt: skip
@@ -119,10 +121,10 @@ def test_a_run_has_one_mark_whatever_was_found_in_it() -> None:
     [
         ("", "is no JSON"), ("[]", "holds no report"), ("{}", "none of schema 1"), ("[" * 100_000, "is no JSON"), ("null", "none of schema 1"),
         (json.dumps(REPORT | {"schema": 2}), "schema"), (json.dumps(REPORT | {"verdict": "x" * 9000}), "verdict"),
-        (json.dumps([REPORT, REPORT | {"run": REPORT["run"] | {"id": "b"}}]), "holds 2 runs"), (json.dumps(REPORT)[:-2] + ', "warnings": NaN}', "is no JSON"),
+        (json.dumps(REPORT)[:-2] + ', "warnings": NaN}', "is no JSON"),
         (json.dumps(REPORT | {"against": {}}), "against"),
     ],
-    ids=range(10),
+    ids=range(9),
 )  # fmt: skip
 def test_what_is_no_report_is_bad_input(text: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
     (tmp_path / "d.json").write_text(text)
@@ -131,6 +133,33 @@ def test_what_is_no_report_is_bad_input(text: str, why: str, tmp_path: Path, mon
         main()
     said = capsys.readouterr()
     assert (ended.value.code, said.out) == (2, "") and why in said.err and len(said.err) < 3_000
+
+
+@pytest.mark.parametrize("to", SITES)
+def test_other_runs_that_failed_have_a_redacted_line_each(to: str) -> None:
+    others = [_report(run=REPORT["run"] | {"id": name}, verdict=verdict) for name, verdict in (("job/mmeyer", "failed"), ("job/fine", "healthy"))]  # fmt: skip
+    others[0]["run"]["sources"] = [REPORT["run"]["sources"][0] | {"path": "/home/mmeyer/b.log"}]
+    body = render(REPORT, to, others=[REPORT, *others]).body.replace("\\", "").replace("&lt;", "<").replace("&gt;", ">")
+    step = REPORT["first_bad_step"]
+    assert body.count("Also failed") == 1 and f"job/<user-1>: {REPORT['failure_type']}, first bad step {step}, /home/<user-1>/b.log" in body  # fmt: skip
+
+
+def test_a_name_in_what_the_ticket_does_not_show_is_hidden_too() -> None:
+    report = _report(warnings=["mmeyer saw it"])
+    report["run"]["facts"] = report["run"]["facts"] | {"origins": {"x": "/home/mmeyer/config.json"}}
+    assert "<user-1> saw it" in render(report, "plain").body
+
+
+@pytest.mark.parametrize(("words", "shown", "said"), [((), "in a:", "--run ID"), (("--run", "b"), "in b:", ""), (("--run", "c"), "", "a, b")])  # fmt: skip
+def test_of_several_runs_the_ticket_is_of_the_first_that_failed_or_of_the_one_asked_for(words: tuple[str, ...], shown: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    runs = [_report(run=REPORT["run"] | {"id": name}) for name in ("a", "b")]
+    (tmp_path / "d.json").write_text(json.dumps(runs))
+    words = ("post", str(tmp_path / "d.json"), "--to", "github", "--url", "https://github.com/o/r", *words)
+    monkeypatch.setattr(sys, "argv", ["faultproxy", "ticket", *words])
+    with pytest.raises(SystemExit):
+        main()
+    ended = capsys.readouterr()
+    assert shown in "".join(ended.out.split("\n")[1:2]) and said in ended.err
 
 
 def test_what_is_nested_deeper_than_any_report_is_left_out() -> None:

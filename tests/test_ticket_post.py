@@ -171,6 +171,7 @@ def test_whoever_a_redirect_leads_to_does_not_get_the_token(site: forges.Site) -
         ("github", "http://example.com/o/r", "unencrypted"), ("github", "https://u@github.com/o/r", "does not belong"),
         ("github", "ftp://github.com/o/r", "must be"), ("github", "https://github.com/o", "neither"),
         ("gitlab", "https://gitlab.com/p", "neither"), ("jira", "https://x.atlassian.net/wiki/5", "neither"),
+        ("gitlab", "https://github.com/o/r/issues/5", "for --to github"), ("github", "https://gitlab.com/g/p", "for --to gitlab"), ("github", "https://x.atlassian.net/browse/OPS-7", "for --to jira"),
         ("github", "https://[x/o/r", "must be"), ("github", "https://github.com:abc/o/r", "must be"),
     ],
 )  # fmt: skip
@@ -209,6 +210,13 @@ def test_without_send_the_request_is_printed_and_nothing_is_sent(site: forges.Si
     assert _run(monkeypatch, *call) == 0 and site.asked == []
     out = capsys.readouterr().out
     assert out.startswith(f"POST {site.url}/api/v3/repos/o/r/issues/5/comments\n") and MARK in out
+    assert "\\n" not in out and render(REPORT, "github").body in out
+    assert _run(monkeypatch, *call[:-1], "http://example.com/o/r") == 2 and "unencrypted" in capsys.readouterr().err
+    assert _run(monkeypatch, *call[:-3], "jira", "--url", f"{site.url}/browse/OPS-5") == 0
+    assert render(REPORT, "plain").body in capsys.readouterr().out
+    (tmp_path / "empty").write_text("\n")
+    assert _run(monkeypatch, *call, "--send", "--token-file", str(tmp_path / "empty")) == 2
+    assert "empty: is empty" in capsys.readouterr().err
     monkeypatch.delenv("GITHUB_TOKEN", raising=False)
     assert _run(monkeypatch, *call, "--send") == 2 and "GITHUB_TOKEN" in capsys.readouterr().err
     (tmp_path / "token").write_text(forges.TOKEN + "\n")

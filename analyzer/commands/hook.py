@@ -9,6 +9,8 @@ import click
 
 from faultproxy.analyzer.hook.request import Request
 
+#: What a snippet has where the command's path belongs.
+_DEFAULT = "FAULTPROXY:-faultproxy}"
 PLATFORMS = {"slurm": ".sh", "torchrun": ".sh", "kubernetes": ".yaml", "volcano": ".yaml", "ray": ".sh"}
 
 
@@ -34,11 +36,13 @@ def hook() -> None:
 
 @hook.command(cls=_Calm)
 @click.option("--job-dir", required=True, metavar="D", help="Folder that the job wrote its logs to.")
-@click.option("--exit-code", metavar="N", help="Exit code of the job, where the platform knows it.")
+@click.option(
+    "--exit-code", metavar="N", help="Exit code of the job (0 to 255, or minus a signal), where the platform knows it."
+)
 @click.option(
     "--job-id", metavar="I", default="", help="Name of the job on the platform; the folder's name by default."
 )
-@click.option("--lake", metavar="URL", default="", help="Add the diagnosis to this lake of incidents (a folder, or any fsspec URL).")  # fmt: skip
+@click.option("--lake", metavar="URL", default="", envvar="FAULTPROXY_LAKE", help="Add the diagnosis to this lake of incidents (a folder, or any fsspec URL); $FAULTPROXY_LAKE when not given.")  # fmt: skip
 @click.option("--out", metavar="DIR", default="", help="Folder for the reports.  [default: D/faultproxy]")
 @click.option("--strict", is_flag=True, help="Exit with the codes above instead of always 0.")
 @click.option("--time-limit", type=click.FloatRange(0, 86_400, min_open=True), default=Request.seconds, show_default=True, metavar="S", help="Seconds for the analysis, by the clock on the wall.")  # fmt: skip
@@ -59,16 +63,18 @@ def run(job_dir: str, exit_code: str | None, strict: bool, time_limit: float, me
     \b
     Exit status with --strict:
       0  done, whatever the verdict
-      2  bad option, nothing in D could be read, or no folder could be written
+      2  bad option, nothing in D could be read, or no folder or the lake could not be written
       3  a limit was reached, or a bug in faultproxy
       130  stopped by a signal
     """
     from faultproxy.analyzer.hook.run import run as run_hook
 
+    given = (exit_code or "").strip()
+    code = int(given) if re.fullmatch(r"-?\d{1,3}", given) and -64 <= int(given) <= 255 else None
     # What a platform passes for a code that it does not know is no reason to analyse nothing.
-    code = int(exit_code) if exit_code and re.fullmatch(r"\s*-?\d{1,9}\s*", exit_code) else None
+    notes = [f"--exit-code {given[:40]} is no exit code (0 to 255, or minus a signal) and was left out"] if given and code is None else []  # fmt: skip
     request = Request(job_dir, exit_code=code, seconds=time_limit, memory=memory_limit << 20, **names)
-    ended = run_hook(request)
+    ended = run_hook(request, notes)
     raise click.exceptions.Exit(ended if strict else 0)
 
 
@@ -79,10 +85,25 @@ def install(platform: str) -> None:
 
     \b
     Examples:
-      faultproxy hook install slurm > /etc/slurm/epilog.d/50-faultproxy.sh
+      faultproxy hook install slurm > /etc/slurm/faultproxy-slurm.sh
       faultproxy hook install kubernetes > faultproxy-job.yaml
     """
+    import shlex
     from importlib.resources import files
 
     snippet = files("faultproxy.analyzer.hook").joinpath("snippets", platform + PLATFORMS[platform])
-    click.echo(snippet.read_text("utf-8"), nl=False)
+    # An epilog has neither the PATH nor the environment in which the command was found.
+    click.echo(snippet.read_text("utf-8").replace(_DEFAULT, f"FAULTPROXY:-{shlex.quote(_installed())}}}"), nl=False)
+
+
+def _installed() -> str:
+    """The absolute path of this command, or its name where it has no file of its own."""
+    import os
+    import shutil
+    import sys
+    from pathlib import Path
+
+    beside = Path(sys.executable).with_name("faultproxy")
+    named = sys.argv[0] if os.path.basename(sys.argv[0]) == "faultproxy" else ""
+    found = next((path for name in (named, str(beside), "faultproxy") if name and (path := shutil.which(name))), None)
+    return os.path.abspath(found) if found else "faultproxy"

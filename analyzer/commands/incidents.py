@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -63,9 +63,11 @@ def list_(lake: str, limit: int, format_: str, **filters: Any) -> None:
 
     opened, where = _open(lake, filters)
     rows = listed(opened, where, limit)
+    if not rows:
+        _nothing(opened)
     if format_ == "json":
         _json(rows)
-    else:
+    elif rows:
         shown = [(r["id"], r["time"], r["job_id"], r["run"], r["failure_type"] or r["verdict"], r["factor"], r["cause"], "label" if r["labelled"] else f"{r['confidence']:.2f}") for r in rows]  # fmt: skip
         _table(("id", "time", "job", "run", "type", "factor", "cause", "sure"), shown)
 
@@ -97,9 +99,7 @@ def show(incident: str, lake: str, format_: str) -> None:
         return
     click.echo(f"incident {row['id']}  {_cell(row['time'])}  job {_cell(row['job_id'])}\n{text}", nl=False)
     for label in row["labels"]:
-        parts = [f"{name} {label[name]}" for name in ("failure_type", "factor", "cause", "fix") if label[name]]
-        said = visible(", ".join(parts))
-        click.echo(f"  label        {said} (by {_cell(label['author'])}, {_cell(label['written'])})")
+        click.echo(f"  label        {_verdict(label)} (by {_cell(label['author'])}, {_cell(label['written'])})")
 
 
 @incidents.command()
@@ -117,6 +117,8 @@ def stats(lake: str, format_: str, **filters: Any) -> None:
 
     opened, where = _open(lake, filters)
     found = counted(opened, where)
+    if not found["incidents"]:
+        _nothing(opened)
     if format_ == "json":
         _json(found)
     else:
@@ -151,7 +153,9 @@ def label(incident: str, lake: str, failure_type: str, factor: str | None, cause
     row = one(opened, incident)
     factor = "none" if failure_type == "healthy" else factor
     verdict = {"failure_type": failure_type, "factor": factor, "cause": cause, "fix": fix, "author": by}
-    click.echo(add_label(opened.store, row["id"], verdict, row["diagnosis"]), err=True)
+    stored = add_label(opened.store, row["id"], verdict, row["diagnosis"])
+    click.echo(f"incident {row['id']}: {_verdict(verdict)} (by {_cell(by)})")
+    click.echo(visible(stored), err=True)
 
 
 @incidents.command()
@@ -201,7 +205,19 @@ def _time(value: str, name: str) -> str:
     span = _SPAN.fullmatch(value)
     if span:
         return str(datetime.now(UTC) - timedelta(**{_UNITS[span[2]]: int(span[1])}))
-    return str(moment(value, f"--{name} (or 12h, 7d, 4w)"))
+    return str(moment(value, f"--{name}", "ISO 8601 in UTC (2026-11-30, 2026-11-30T12:00), or a time ago (12h, 7d, 4w)"))  # fmt: skip
+
+
+def _nothing(lake: Lake) -> None:
+    """Say whether there is nothing at all, or nothing that passes the filters."""
+    from faultproxy.analyzer.incidents.lake import day_folders
+
+    empty = not any(lake.store.files(folder) for folder in day_folders(lake.store))
+    click.echo(f"no incidents in {visible(lake.store.url)}" if empty else "no incident matches", err=True)
+
+
+def _verdict(label: Mapping[str, Any]) -> str:
+    return visible(", ".join(f"{name} {label[name]}" for name in ("failure_type", "factor", "cause", "fix") if label[name]))  # fmt: skip
 
 
 def _json(value: Any) -> None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import click
-import orjson
 
-from faultproxy.analyzer.errors import InputError
+from faultproxy.analyzer.errors import InputError, no_such
 from faultproxy.analyzer.report.clean import visible
 from faultproxy.analyzer.ticket.render import SITES, Ticket
 from faultproxy.analyzer.ticket.render import render as rendered
 
 _NO_REDACT = click.option("--no-redact", is_flag=True, help="Hide nothing; only where the log itself may be read.")
+_RUN = click.option("--run", metavar="ID", help="The run, where the file holds several; the first that failed by default.")  # fmt: skip
 _DIAGNOSIS = click.argument("diagnosis", metavar="DIAGNOSIS.json")
 
 
@@ -24,9 +25,10 @@ def ticket() -> None:
 
 @ticket.command()
 @_DIAGNOSIS
+@_RUN
 @_NO_REDACT
 @click.option("--to", type=click.Choice(SITES), required=True, help="Whose syntax and limits.")
-def render(diagnosis: str, to: str, no_redact: bool) -> None:
+def render(diagnosis: str, to: str, no_redact: bool, run: str | None) -> None:
     """Write the ticket to stdout: Markdown, an ADF document as JSON (jira), or text (plain).
 
     \b
@@ -34,13 +36,15 @@ def render(diagnosis: str, to: str, no_redact: bool) -> None:
       faultproxy ticket render diagnosis.json --to github
       analyze run.log --format json | faultproxy ticket render - --to plain
     """
-    made = _made(diagnosis, to, no_redact)
+    reports = _chosen(diagnosis, run)
+    made = _made(diagnosis, reports, to, no_redact)
     click.echo(made.body, nl=not made.body.endswith("\n"))
     _hidden(made)
 
 
 @ticket.command()
 @_DIAGNOSIS
+@_RUN
 @_NO_REDACT
 @click.option("--to", type=click.Choice(SITES[:-1]), required=True, help="What the site is; github for Gitea and Forgejo too.")  # fmt: skip
 @click.option("--url", required=True, metavar="URL", help="An issue or merge request (gets a comment), or a project (gets an issue).")  # fmt: skip
@@ -48,7 +52,7 @@ def render(diagnosis: str, to: str, no_redact: bool) -> None:
 @click.option("--token-env", metavar="NAME", help="Environment variable with the token.  [default: GITHUB_TOKEN, GITLAB_TOKEN, JIRA_TOKEN]")  # fmt: skip
 @click.option("--token-file", type=click.Path(), metavar="FILE", help="File with the token, instead.")
 @click.option("--issue-type", default="Bug", show_default=True, help="Of a new issue in Jira.")
-def post(diagnosis: str, to: str, url: str, send: bool, token_env: str | None, token_file: str | None, issue_type: str, no_redact: bool) -> None:  # fmt: skip
+def post(diagnosis: str, to: str, url: str, send: bool, token_env: str | None, token_file: str | None, issue_type: str, no_redact: bool, run: str | None) -> None:  # fmt: skip
     """Post the ticket; an earlier one of the same run, by the same account, is updated.
 
     \b
@@ -63,28 +67,47 @@ def post(diagnosis: str, to: str, url: str, send: bool, token_env: str | None, t
       2  bad input, or the site did not take it
     """
     from faultproxy.analyzer.ticket.forge import open_forge
+    from faultproxy.analyzer.ticket.post import encrypted
     from faultproxy.analyzer.ticket.post import post as posted
 
-    made = _made(diagnosis, to, no_redact)
+    reports = _chosen(diagnosis, run)
+    made = _made(diagnosis, reports, to, no_redact)
     forge = open_forge(to, url, made.mark, issue_type)
     if send:
         done, where = posted(forge, made, _token(token_env or f"{to.upper()}_TOKEN", token_file))
         click.echo(f"{done} {visible(where)}")
     else:
+        encrypted(forge)
         request = forge.request(made.title, made.body)
-        click.echo(f"{request.method} {request.url}\n{orjson.dumps(request.json, option=orjson.OPT_INDENT_2).decode()}")
+        said = _made(diagnosis, reports, "plain", no_redact).body if to == "jira" else made.body
+        # A comment has no title.
+        title = f"title: {made.title}\n" if {"title", "fields"} & (request.json or {}).keys() else ""
+        click.echo(f"{request.method} {visible(request.url)}\n{title}\n{said}", nl=not said.endswith("\n"))
         click.echo("nothing sent; --send sends it, or updates an earlier ticket of this run", err=True)
     _hidden(made)
 
 
-def _made(path: str, to: str, no_redact: bool) -> Ticket:
+def _chosen(path: str, run: str | None) -> list[dict[str, Any]]:
+    """The reports in a file, first the one that the ticket is of."""
+    from faultproxy.analyzer.hook.request import worst
     from faultproxy.analyzer.report.given import given
 
-    report, *others = given(path)
-    if others:
-        raise InputError(f"{path}: holds {len(others) + 1} runs, a ticket is of one; `jq '.[0]'` takes the first")
+    reports = given(path)
+    names = [report["run"]["id"] for report in reports]
+    if run is not None and run not in names:
+        raise no_such("run", run, names, f"the runs of {path}: {', '.join(map(visible, names[:8]))}")
+    chosen = worst(reports) if run is None else reports[names.index(run)]
+    if run is None and len(reports) > 1:
+        name = visible(chosen["run"]["id"], 200)
+        click.echo(
+            f"of {len(reports)} runs the ticket is of {name} ({chosen['verdict']}); --run ID takes another", err=True
+        )
+    return [chosen, *(report for report in reports if report is not chosen)]
+
+
+def _made(path: str, reports: list[dict[str, Any]], to: str, no_redact: bool) -> Ticket:
     try:
-        return rendered(report, to, hide=not no_redact)
+        return rendered(reports[0], to, hide=not no_redact, others=reports)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{path}: contradicts itself ({error}); analyse the run again") from error
 
@@ -94,6 +117,8 @@ def _token(name: str, file: str | None) -> str:
         token = Path(file).read_text("utf-8").strip() if file else os.environ.get(name, "").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"--token-file {file}: cannot be read as text; check the path and its rights") from error
+    if file and not token:
+        raise InputError(f"--token-file {file}: is empty; put the token into it")
     if not token:
         raise InputError(f"no token; put it into {file or '$' + name} (--token-env, --token-file)")
     if not (token.isascii() and token.isprintable()) or " " in token:

@@ -53,7 +53,7 @@ def analyse(request: Request) -> Iterator[tuple[str, Any]]:
             continue
         trace.warnings += notes
         _add_exit(trace, request)
-        reports.append(_report(trace, files))
+        reports.append(_report(trace, files) | {"reproduce": request.reproduce})
         traces.append(trace)
     if not reports:
         problems = problems or ["no file in it could be a log (looked for text, JSON, CSV, Parquet)"]
@@ -77,7 +77,7 @@ def rendered(reports: Reports, traces: list[Trace] | None, views: Iterable[str] 
             else:
                 from faultproxy.analyzer.ticket.render import render
 
-                ticket = render(worst(reports), "github")
+                ticket = render(worst(reports), "github", others=reports)
                 text = f"# {ticket.title}\n\n{ticket.body.rstrip()}\n"
         except Exception as error:  # noqa: BLE001 - the diagnosis stands whatever its views do
             yield "lost", {name: f"{type(error).__name__}: {error}"}
@@ -182,11 +182,12 @@ def search(run: Run, file: huge.Sampled, shape: facts.Given, until: float) -> Tr
 def _add_exit(trace: Trace, request: Request) -> None:
     """Let a signal that the platform saw stand as an event after the last step, where no log says how the job ended."""
     code, frame = request.exit_code, trace.frame
+    seen = 128 - code if code and code < 0 else code
     trace.facts["job"] = request.job
     last = (frame.segments[-1], frame.steps[-1]) if len(frame) else (0, 0)
     said = any(event.kind != "silence" and event.step is not None and (event.segment, event.step) >= last for event in trace.events)  # fmt: skip
-    if code in _SIGNALS and not said:
-        kind, signal = _SIGNALS[code]
+    if seen in _SIGNALS and not said:
+        kind, signal = _SIGNALS[seen]
         text = f"the platform reports exit code {code} ({signal})"
         trace.events.append(Event(kind, text, last[1] if len(frame) else None, last[0]))
 

@@ -59,8 +59,10 @@ def _work(work: str, request: Request) -> Iterator[tuple[str, Any]]:
 
             job = request.job | {"dir": request.folder}
             yield "lake", [append(request.lake, report, job) for report in asked["reports"]]
+        except InputError as error:
+            yield "lost", {"lake": str(error)}
         except Exception as error:  # noqa: BLE001 - the files beside it stand
-            yield "lost", {"lake": f"{type(error).__name__}: {error}"}
+            yield "lost", {"lake": f"a bug in faultproxy ({type(error).__name__}: {error})"}
 
 
 def main(work: str, asked: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -17,7 +18,10 @@ from pathlib import Path
 
 from faultproxy.analyzer.errors import InputError
 from faultproxy.analyzer.files import write_atomic
+from faultproxy.analyzer.hook.request import Reports
 
+#: Bytes of the largest report that is read again.
+_MOST = 64 << 20
 REPORT, VIEWS, FOLDER = "diagnosis.json", ("report.html", "ticket.md"), "faultproxy"
 
 
@@ -48,6 +52,19 @@ def write(place: Path, views: dict[str, str], report: Callable[[list[str]], byte
     except OSError as error:
         raise InputError(f"{place}: cannot be written ({error.strerror or error})") from error
     return lost
+
+
+def earlier(path: Path) -> Reports:
+    """The reports in a file that an earlier hook wrote; none where it is no such file. It may be anything."""
+    try:
+        held = path.lstat()
+        if not stat.S_ISREG(held.st_mode) or held.st_size > _MOST:
+            return []
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return []
+    reports = found if isinstance(found, list) else [found]
+    return reports if all(isinstance(report, dict) and report.get("schema") == 1 for report in reports) else []
 
 
 def _prepare(place: Path, ours: bool) -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+from faultproxy.analyzer.report.clean import encodable
+from faultproxy.analyzer.report.text import REPEAT
 
 Reports = list[dict[str, Any]]
 
@@ -27,6 +32,14 @@ class Request:
     def job(self) -> dict[str, Any]:
         """What the platform says of the job, as reports hold it."""
         return {"id": self.job_id, "exit_code": self.exit_code}
+
+    @property
+    def reproduce(self) -> list[dict[str, str]]:
+        """The command that repeats the diagnosis, as reports hold it: the logs alone do not say how the job ended."""
+        words = ["faultproxy", "hook", "run", "--job-dir", encodable(self.folder)]
+        words += [] if self.exit_code is None else ["--exit-code", str(self.exit_code)]
+        words += [] if self.job_id in ("", Path(self.folder).name) else ["--job-id", self.job_id]
+        return [{"title": REPEAT, "command": shlex.join(words)}]
 
 
 def worst(reports: Reports) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from faultproxy.analyzer.hook import outputs
 from faultproxy.analyzer.hook.request import Reports, Request, worst
 from faultproxy.analyzer.hook.supervise import Ended, supervise
 from faultproxy.analyzer.report.clean import encodable, visible
-from faultproxy.analyzer.report.text import headline
+from faultproxy.analyzer.report.text import UNFINISHED, UNREAD, headline
 
 #: The tries: the share of the time that each gets (what is left is for what comes after), and bytes of text read whole.
 TRIES = ((0.6, Request.budget), (0.3, Request.budget // 16))
@@ -32,13 +33,18 @@ _PUBLICATION = 30.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-def run(request: Request) -> int:
-    """Run the hook; whatever happens becomes a line on stderr and the exit code that `--strict` asks for."""
+def run(request: Request, notes: Sequence[str] = ()) -> int:
+    """Run the hook; whatever happens becomes a line on stderr and the exit code that `--strict` asks for.
+
+    `notes` are what the caller has to say of the request: they go into the line and the warnings.
+    """
     try:
         folder = os.path.abspath(request.folder or "(no --job-dir)")
         out = os.path.abspath(request.out or Path(folder, outputs.FOLDER))
         job = encodable(request.job_id or Path(folder).name)
-        return _Hook(replace(request, folder=folder, out=out, job_id=job)).run()
+        # The children run elsewhere.
+        lake = request.lake if "://" in request.lake or not request.lake else os.path.abspath(request.lake)
+        return _Hook(replace(request, folder=folder, out=out, job_id=job, lake=lake), notes).run()
     except BaseException as error:  # noqa: BLE001 - a hook that raises fails the platform
         _say(f"no report ({type(error).__name__}: {error})")
         return OUR_BUG
@@ -47,25 +53,32 @@ def run(request: Request) -> int:
 class _Hook:
     """One run of the hook over one job."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, notes: Sequence[str]) -> None:
         self.request = request
         self.stopped_by: str | None = None
         self.code = DONE
-        self.notes: list[str] = []  # what happened to the hook itself
+        self.notes = [*notes]  # what happened to the hook itself
 
     def run(self) -> int:
         for number in _SIGNALS:
             signal.signal(number, self._stop)
         analysis = self._analysed()
         reports: Reports = analysis.results.get("reports") or [self._inconclusive(analysis)]
+        kept = self._kept() if self.code == OUR_BUG else None
+        if kept:
+            self.notes.insert(0, f"an earlier diagnosis of this job stays: {kept}")
+            _say("; ".join([_answer(reports), *self._why(analysis, reports), *self.notes]))
+            return INTERRUPTED if self.stopped_by else self.code
         views = self._views(analysis, reports)
         place = self._written(reports, views)
-        said = headline(worst(reports)).replace(" \u00b7 ", ", ")
-        said += f", {len(reports) - 1} more runs" if len(reports) > 1 else ""
         where = place / outputs.REPORT if place else "no file could be written"
-        why = [] if "reports" in analysis.results else reports[0]["warnings"][:1]
-        _say("; ".join([f"{said}: {where}", *why, *self.notes]))
+        _say("; ".join([f"{_answer(reports)}: {where}", *self._why(analysis, reports), *self.notes]))
         return INTERRUPTED if self.stopped_by else self.code
+
+    @staticmethod
+    def _why(analysis: Ended, reports: Reports) -> list[str]:
+        """Why there is no diagnosis, where there is none."""
+        return [] if "reports" in analysis.results else [reports[0]["warnings"][0].removeprefix(UNFINISHED)]
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self.stopped_by = signal.Signals(number).name
@@ -84,7 +97,21 @@ class _Hook:
                 self.notes.append(f"{limit}; a second try read less of the large files")
             if ended.reason:
                 self.notes.append(f"{ended.reason}; the diagnosis was complete by then")
+        elif ended.limited:
+            ended.reason = f"{ended.reason}; two tries within --time-limit {self.request.seconds:.3g} s and --memory-limit {self.request.memory >> 20} MiB"  # fmt: skip
         return ended
+
+    def _kept(self) -> str | None:
+        """The answer and the place of the diagnosis that an earlier hook made of this job, where there is one."""
+        path = Path(self.request.out, outputs.REPORT)
+        found = outputs.earlier(path)
+        try:
+            if not any(report["verdict"] in ("failed", "healthy") for report in found):
+                return None
+            ours = all(report["run"]["facts"]["job"]["id"] == self.request.job_id for report in found)
+            return f"{_answer(found)}: {path}" if ours else None
+        except (LookupError, TypeError, ValueError, AttributeError):  # none of ours
+            return None
 
     def _inconclusive(self, ended: Ended) -> dict[str, Any]:
         """A report that says why there is none."""
@@ -96,7 +123,9 @@ class _Hook:
         why = ended.results.get("unreadable") or [ended.reason or "the analysis ended without a word"]
         facts = {"steps_are_rows": False, "job": self.request.job}
         name = Path(self.request.folder).name or "job"
-        return document(fuse(Trace(name, facts=facts, warnings=[f"no diagnosis: {why[0]}", *why[1:]]), []))
+        begun = UNREAD if "unreadable" in ended.results else UNFINISHED
+        report = document(fuse(Trace(name, facts=facts, warnings=[f"{begun}{why[0]}", *why[1:]]), []))
+        return report | {"reproduce": self.request.reproduce}
 
     def _views(self, analysis: Ended, reports: Reports) -> dict[str, str]:
         """The page and the ticket, made from the JSON where the analysis did not get to them; and the lake."""
@@ -112,6 +141,8 @@ class _Hook:
             late = {name: ended.reason for name in wanted if name not in done and ended.reason}
             lost = {name: why for name, why in (lost | ended.lost | late).items() if name not in found}
         self.notes += [f"{name}: {why}" for name, why in lost.items()]
+        if "lake" in lost:
+            self.code = self.code or BAD_INPUT
         return {name: encodable(text) for name, text in found.items()}
 
     def _written(self, reports: Reports, views: dict[str, str]) -> Path | None:
@@ -133,6 +164,11 @@ class _Hook:
                 self.notes.append(str(error))
         self.code = self.code or BAD_INPUT
         return None
+
+
+def _answer(reports: Reports) -> str:
+    said = headline(worst(reports)).replace(" \u00b7 ", ", ")
+    return said + (f", {len(reports) - 1} more runs" if len(reports) > 1 else "")
 
 
 def _say(text: str) -> None:

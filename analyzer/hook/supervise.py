@@ -86,7 +86,7 @@ def supervise(work: str, request: Request, stopped: Callable[[], str | None], te
 def _exceeded(pid: int, request: Request, until: float) -> str | None:
     """The limit that a process has passed."""
     if time.monotonic() > until:
-        return f"longer than its time limit ({request.seconds:.0f} s)"
+        return f"longer than its time limit ({request.seconds:.3g} s)"
     try:
         with open(f"/proc/{pid}/statm", encoding="ascii") as stream:
             resident = int(stream.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

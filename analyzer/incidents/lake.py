@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from io import BytesIO
 from typing import Any
@@ -28,7 +29,10 @@ from faultproxy.analyzer.report.clean import encodable
 INCIDENTS, LABELS, DAY, _MERGED = "incidents", "labels", "day=", "merged-"
 #: Files are merged up to this size: a day of a large fleet must fit into memory.
 _BATCH = 64 << 20
+#: Days that are looked through for an earlier diagnosis of an incident: a listing of a URL takes its time.
+_LOCAL, _REMOTE = 400, 31
 _TEXT, _NUMBER, _WHOLE, _TIME = pa.string(), pa.float64(), pa.int64(), pa.timestamp("us", tz="UTC")
+_ISO = "ISO 8601 (2026-11-30, 2026-11-30T12:00)"
 #: Flat columns are what is asked for; `diagnosis` is the JSON report whole, `job` what the platform said.
 COLUMNS = pa.schema({
     "id": _TEXT, "digest": _TEXT, "time": _TIME, "written": _TIME, "job_id": _TEXT, "run": _TEXT, "framework": _TEXT,
@@ -60,6 +64,8 @@ def append(url: str, report: dict[str, Any], job: dict[str, Any]) -> str:
     body, facts = orjson.dumps(report).decode(), encodable(json.dumps(job, default=str, sort_keys=True, ensure_ascii=False))  # fmt: skip
     digest = hashlib.sha256(f"{body}\0{facts}".encode()).hexdigest()[:12]
     key = incident_id(report, job)
+    if job.get("time") is None:
+        time = _first(store, key) or time
     name = f"{INCIDENTS}/{DAY}{time:%Y-%m-%d}/{key}-{digest}{SUFFIX}"
     if store.exists(name):
         return store.path(name)
@@ -75,6 +81,25 @@ def append(url: str, report: dict[str, Any], job: dict[str, Any]) -> str:
         "job": facts, "diagnosis": body,
     }  # fmt: skip
     return store.put(name, parquet(pa.Table.from_pylist([row], COLUMNS)))
+
+
+def _first(store: Store, key: str) -> datetime | None:
+    """The time that an incident has in the lake, so that it stays where a new diagnosis of it is made later."""
+    # Whoever may write may not be allowed to look; then the time is that of this diagnosis.
+    with suppress(InputError):
+        return _found(store, key)
+    return None
+
+
+def _found(store: Store, key: str) -> datetime | None:
+    for folder in day_folders(store)[: -(_LOCAL if store.remote is None else _REMOTE) - 1 : -1]:
+        for name in store.files(folder):
+            held = name.rpartition("/")[2]
+            if held.startswith((f"{key}-", _MERGED)) and (table := read(store, name, COLUMNS, ["id", "time"])):
+                times = [at for id_, at in zip(*table.to_pydict().values(), strict=True) if id_ == key]
+                if times:
+                    return min(times)  # type: ignore[no-any-return]
+    return None
 
 
 def incident_id(report: dict[str, Any], job: dict[str, Any]) -> str:
@@ -100,22 +125,24 @@ def parquet(table: pa.Table) -> bytes:
     return buffer.getvalue()
 
 
-def read(store: Store, name: str, columns: pa.Schema) -> pa.Table | None:
-    """Our columns of a file; None when it is torn, foreign, or gone. Columns of a later version go."""
+def read(store: Store, name: str, columns: pa.Schema, only: list[str] | None = None) -> pa.Table | None:
+    """Our columns of a file, or `only` some; None when it is torn, foreign, or gone. Columns of a later version go."""
     try:
         with store.open(name) as stream:
-            table = pq.ParquetFile(stream).read()
+            file = pq.ParquetFile(stream)
+            held = {field.name: field.type for field in file.schema_arrow}
+            if any(held.get(field.name) != field.type for field in columns):
+                return None
+            return file.read(columns=only or columns.names).select(only or columns.names)
     except (OSError, pa.ArrowException):
         return None
-    held = {field.name: field.type for field in table.schema}
-    return table.select(columns.names) if all(held.get(f.name) == f.type for f in columns) else None
 
 
 def _job(job: dict[str, Any]) -> str | None:
     return None if job.get("id") is None else encodable(str(job["id"]))
 
 
-def moment(value: Any, what: str = "job time") -> datetime | None:
+def moment(value: Any, what: str = "job time", allowed: str = _ISO) -> datetime | None:
     """A time in UTC from ISO 8601 or seconds since 1970; one without a zone is taken as UTC."""
     try:
         if isinstance(value, int | float):
@@ -123,7 +150,7 @@ def moment(value: Any, what: str = "job time") -> datetime | None:
         found = value if value is None or isinstance(value, datetime) else datetime.fromisoformat(value)
         return found and (found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC))
     except (TypeError, ValueError, OverflowError, OSError) as error:
-        raise InputError(f"{what} {value!r} is no time; give ISO 8601 (2026-11-30, 2026-11-30T12:00)") from error
+        raise InputError(f"{what} {value!r} is no time; give {allowed}") from error
 
 
 def day_folders(store: Store, since: str | None = None, until: str | None = None) -> list[str]:

@@ -6,6 +6,7 @@ them: then the folder is listed again, so that what they held is found in the me
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -143,6 +144,11 @@ def one(lake: Lake, prefix: str) -> dict[str, Any]:
     """The incident whose id begins with `prefix`, with its report, its job, and all its labels, the newest first."""
     rows = lake.rows("SELECT * FROM judged WHERE starts_with(id, $prefix) LIMIT 2", {"prefix": prefix})
     if not rows:
+        jobs = lake.rows("SELECT count(*) AS n FROM incidents WHERE job_id = $prefix", {"prefix": prefix})[0]["n"]
+        if jobs:
+            raise InputError(
+                f"{prefix!r} is a job, not an incident; `faultproxy incidents list --job {shlex.quote(prefix)}` has its {jobs}"
+            )
         ids = [row["id"] for row in lake.rows("SELECT id FROM incidents ORDER BY time DESC LIMIT 1000")]
         raise no_such("incident", prefix, ids, "`faultproxy incidents list`")
     if len(rows) > 1:

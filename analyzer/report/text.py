@@ -17,6 +17,9 @@ from faultproxy.analyzer.report.clean import visible
 #: Title of the command that only repeats the diagnosis.
 REPEAT = "repeat this diagnosis"
 
+#: How the first warning of a report begins that the hook wrote because its analysis did not finish, or had nothing to read.
+UNFINISHED, UNREAD = "no diagnosis, the analysis did not finish: ", "no diagnosis: "
+
 #: Paints a piece of text by its kind: failed, healthy, inconclusive, or label.
 Painter = Callable[[str, str], str]
 
@@ -39,6 +42,11 @@ def headline(report: dict[str, Any]) -> str:
         rows = f"{run['steps']} logged {'step' if run['steps'] == 1 else 'steps'}"
         return f"HEALTHY  nothing failed in {rows} · {report['confidence']:.2f}"
     if verdict == "inconclusive":
+        first = next(iter(report["warnings"]), "")
+        if first.startswith(UNFINISHED):
+            return "INCONCLUSIVE  the analysis did not finish, so the run was not judged"
+        if first.startswith(UNREAD):
+            return "INCONCLUSIVE  there was nothing to judge the run by"
         return "INCONCLUSIVE  this trace does not show enough to judge the run"
     parts = [report["failure_type"], f"factor {report['factor']}"]
     if len(report["path"]) > 1:

@@ -26,6 +26,9 @@ _GITLAB = re.compile(
     r"(?:(?P<api>.{0,200}/api/v4)/projects/(?P<id>[\w.%-]+)|/(?P<project>[\w.-]+(?:/[\w.-]+){1,20}?))"
     r"(?:(?:/-)?/(?P<kind>issues|work_items|merge_requests)/(?P<number>\d+))?"
 )
+#: Sites whose kind is known.
+_KNOWN = {"github.com": "github", "ghe.com": "github", "codeberg.org": "github", "gitea.com": "github", "gitlab.com": "gitlab", "atlassian.net": "jira"}  # fmt: skip
+_ANY = re.compile(r"(?s).*")
 _JIRA = re.compile(
     r"(?P<base>.{0,100}?)/(?:browse|(?:jira/(?:software|core)/(?:c/)?)?projects)/"
     r"(?P<project>[A-Z][A-Z0-9_]{0,40})(?:-(?P<number>\d+))?(?:/.{0,200})?"
@@ -93,6 +96,10 @@ class Forge:
 
 def open_forge(to: str, url: str, mark: str, issue_type: str = "Bug") -> Forge:
     """The place that a URL names on `github`, `gitlab`, or `jira`, where a new issue has this type and the mark as label."""
+    host = _split(url, _ANY, "an address such as https://github.com/OWNER/REPO")[0].partition("//")[2].lower()
+    kind = next((kind for name, kind in _KNOWN.items() if host == name or host.endswith(f".{name}")), to)
+    if kind != to:
+        raise InputError(f"{host} is a site for --to {kind}, and --to is {to}; give the other --to or the other --url")
     return _jira(url, mark, issue_type) if to == "jira" else _github(url) if to == "github" else _gitlab(url)
 
 

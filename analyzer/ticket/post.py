@@ -41,10 +41,8 @@ def post(forge: Forge, ticket: Ticket, token: str, sleep: Callable[[float], None
         import httpx
     except ImportError as error:
         raise InputError("--send needs the extra `ticket`: pip install 'faultproxy[ticket]'") from error
+    safe = encrypted(forge)
     address, login = urlsplit(forge.me), forge.login(token)
-    safe = address.scheme == "https"
-    if not safe and address.hostname not in ("127.0.0.1", "localhost", "::1"):
-        raise InputError(f"{address.netloc}: would get the token unencrypted; give an https address")
     headers = login | {"Accept": "application/json", "User-Agent": f"faultproxy/{__version__}"}
     secrets = {token, token.rpartition(":")[2], *(value.rpartition(" ")[2] for value in login.values())} - {""}
     # A proxy that the environment names would see a token that is not encrypted.
@@ -63,6 +61,14 @@ def post(forge: Forge, ticket: Ticket, token: str, sleep: Callable[[float], None
             except (AttributeError, LookupError, TypeError, ValueError) as error:
                 raise InputError(f"{address.netloc}: answers otherwise than this API does; check --to and --url") from error  # fmt: skip
     raise InputError(f"{address.netloc}: no answer to {_TRIES} creates; see whether the ticket is there, and try again")
+
+
+def encrypted(forge: Forge) -> bool:
+    """Whether the site is reached over TLS. Raises InputError where it is not, and is not this machine."""
+    address = urlsplit(forge.me)
+    if address.scheme != "https" and address.hostname not in ("127.0.0.1", "localhost", "::1"):
+        raise InputError(f"{address.netloc}: would get the token unencrypted; give an https address")
+    return address.scheme == "https"
 
 
 def _pause(attempt: int) -> float:

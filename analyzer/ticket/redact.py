@@ -22,6 +22,8 @@ _ANSI = re.compile(r"\x1b\[[0-9;?]{0,32}[A-Za-z]")
 _PLACEHOLDER = re.compile(r"<[a-z]{2,6}-\d{1,9}>")
 #: Names shorter than this are words too often to be hidden away from the place they were found in.
 _LEAST_NAME = 4
+#: In a home folder a name is a name, so shorter ones count.
+_HOMES, _LEAST_HOME = {"home", "windows-home"}, 3
 _MOST_NAMES = 500
 #: Start, end, place of the pattern in the table, and kind.
 Span = tuple[int, int, int, str]
@@ -34,6 +36,8 @@ class Pattern(NamedTuple):
     kind: str
     expression: re.Pattern[str]
     mixed: bool
+    #: What is no value in this place.
+    words: frozenset[str]
 
 
 @cache
@@ -46,7 +50,7 @@ def table() -> dict[str, Any]:
 def patterns() -> tuple[Pattern, ...]:
     """All patterns, the first of them wins where two overlap."""
     entries = table()["pattern"]
-    return tuple(Pattern(e["name"], e["kind"], re.compile(e["regex"]), e.get("mixed", False)) for e in entries)
+    return tuple(Pattern(e["name"], e["kind"], re.compile(e["regex"]), e.get("mixed", False), frozenset(e.get("words", ()))) for e in entries)  # fmt: skip
 
 
 @cache
@@ -69,11 +73,12 @@ class Redactor:
     def learn(self, *texts: str) -> None:
         """Remember the names of people and machines in some texts; `text` hides them wherever they stand."""
         for plain in map(_plain, texts):
-            for start, end, _, kind in self._spans(plain):
+            for start, end, order, kind in self._spans(plain):
                 name = plain[start:end].lower().partition("." if kind == "host" else " ")[0]
                 # A machine without a number is a word (`api.corp.cn`), and a word stands in many places.
                 named = kind == "user" or (kind == "host" and re.search(r"[a-z].{0,60}\d", name))
-                rare = len(name) >= _LEAST_NAME and name not in _keep("name")[0]
+                least = _LEAST_HOME if patterns()[order].name in _HOMES else _LEAST_NAME
+                rare = len(name) >= least and name not in _keep("name")[0]
                 if named and rare and len(self._names) < _MOST_NAMES:
                     self._names.setdefault(name, kind)
         names = "|".join(map(re.escape, sorted(self._names, key=len, reverse=True)))
@@ -151,7 +156,7 @@ def _innocent(pattern: Pattern, value: str) -> bool:
     first, _, rest = value.lower().partition(".")
     if pattern.kind == "host" and rest and first in table()["keep"]["host"]["prefixes"]:
         value = rest
-    return value.lower() in words or bool(shape and shape.fullmatch(value))
+    return value.lower() in words or value in pattern.words or bool(shape and shape.fullmatch(value))
 
 
 def _ipv6(value: str) -> bool:

@@ -10,7 +10,7 @@ import hashlib
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,11 +35,15 @@ _SHORTENED = (
     "Shortened to what this site takes: long texts are cut, later entries left out. The JSON report has everything."
 )
 _DEPTH = 24
+#: Other failed runs that get a line.
+_OTHERS = 20
 _PLACEHOLDER = re.compile(r"(?:<|&lt;)(secret|host|ip|mac|email|user)-\d+(?:>|&gt;)")
 #: A reader copies what stands here, and the report may be anybody's: so only commands that look, without what writes.
 _HARMLESS = ("analyze", "faultproxy analyze", "faultproxy rules explain", "faultproxy lab show", "faultproxy lab run")
 #: Names of the options that write: `--output`, `--force`, and the `--html` of `lab show`.
 _WRITE = {"output", "force", "page"}
+#: The one that writes: the hook's reports, to the folder `faultproxy` of the job's. Only with what says which job it is.
+_HOOK, _REPEATS = "faultproxy hook run", {"job_dir", "exit_code", "job_id"}
 _TITLE = re.compile(r"[^\w .:/+-]+")
 
 
@@ -54,13 +58,14 @@ class Ticket:
     mark: str
 
 
-def render(report: dict[str, Any], to: str, *, hide: bool = True) -> Ticket:
+def render(report: dict[str, Any], to: str, *, hide: bool = True, others: Sequence[dict[str, Any]] = ()) -> Ticket:
     """The ticket of one report (JSON v1) for `github`, `gitlab`, `jira`, or `plain`.
 
     Args:
         report: The report; it is not changed.
         to: The site whose syntax and limits count.
         hide: Whether to redact. Only for a site inside the walls that the log may not leave.
+        others: Reports of the same job; the ticket has a line for each of them that failed.
     """
     # The only fact that a ticket shows; the others may be anything.
     facts = {"steps_are_rows": report["run"]["facts"].get("steps_are_rows") is True}
@@ -69,14 +74,20 @@ def render(report: dict[str, Any], to: str, *, hide: bool = True) -> Ticket:
     texts = list(strings(sifted))
     if sum(map(len, texts)) > _MOST:
         raise InputError(f"the report has more than {_MOST:,} characters of text; give one that faultproxy wrote")
-    redactor.learn(*texts if hide else ())
+    lines = list(_failed(report, others))
+    if hide:
+        # What is not shown may still tell that a word is a name.
+        unseen = list(strings(_cut(report["run"]["facts"], *_SIFTED)))
+        redactor.learn(*texts, *lines, *(unseen if sum(map(len, unseen)) <= _MOST else ()))
+        lines = [redactor.text(line) for line in lines]
     commands = list(_commands(report, redactor.text if hide else str))
     shown = (redactor.everything(sifted) if hide else sifted) | {"reproduce": commands}
     mark = marker(report)
     for length, entries in _FOLDS:
         cut = _cut(shown, length, entries)
         cut["reproduce"] = [entry for entry in commands[:entries] if len(entry["command"]) <= length]
-        body = _body(cut, to, mark, [] if cut == shown and sifted == whole else [_SHORTENED])
+        notes = [] if cut == shown and sifted == whole else [_SHORTENED]
+        body = _body(cut, to, mark, [line[:length] for line in lines[:entries]], notes)
         if len(body) <= LIMITS[to]:
             return Ticket(_title(shown), body, Counter(_PLACEHOLDER.findall(body)) if hide else Counter(), mark)
     raise InputError(
@@ -94,19 +105,39 @@ def marker(report: dict[str, Any]) -> str:
     return f"faultproxy-run-{key}"
 
 
-def _body(report: dict[str, Any], to: str, mark: str, notes: list[str]) -> str:
+def _failed(report: dict[str, Any], others: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """A line for each other run that failed: what it is, and where its files are."""
+    failed = [other for other in others if other is not report and other["verdict"] == "failed"]
+    for other in failed[:_OTHERS]:
+        run, step = other["run"], other["first_bad_step"]
+        unit = "row" if run["facts"].get("steps_are_rows") is True else "step"
+        where = next((source["path"] for source in run["sources"]), None)
+        parts = [str(other["failure_type"]), *([f"first bad {unit} {step}"] if step is not None else []), *([where] if where else [])]  # fmt: skip
+        yield visible(f"Also failed: {run['id']}: {', '.join(parts)}", 500)
+    if len(failed) > _OTHERS:
+        yield f"Also failed: {len(failed) - _OTHERS} more runs"
+
+
+def _body(report: dict[str, Any], to: str, mark: str, others: list[str], notes: list[str]) -> str:
     if to == "jira":
         from faultproxy.analyzer.report.adf import document
 
         found = document(report)
+        found["content"] += map(_paragraph, others)
         for note in (*notes, *_counted(orjson.dumps(found).decode()), mark):
-            found["content"].append({"type": "paragraph", "content": [{"type": "text", "text": note}]})
+            found["content"].append(_paragraph(note))
         return orjson.dumps(found).decode()
+    from faultproxy.analyzer.report.markdown import escape
     from faultproxy.analyzer.report.markdown import render as markdown
 
-    text = markdown([report], to).rstrip()
+    listed = "\n".join(f"- {line if to == 'plain' else escape(line)}" for line in others)
+    text = "\n\n".join((markdown([report], to).rstrip(), *([listed] if listed else [])))
     marks = [] if to == "plain" else [f"<!-- {mark} -->"]
     return "\n\n".join((text, *notes, *_counted(text), *marks)) + "\n"
+
+
+def _paragraph(text: str) -> dict[str, Any]:
+    return {"type": "paragraph", "content": [{"type": "text", "text": text}]}
 
 
 def _counted(text: str) -> list[str]:
@@ -165,7 +196,7 @@ def _words(command: str) -> list[str]:
         while isinstance(found, click.Group):
             path.append(rest.pop(0))
             found = found.get_command(click.Context(found), path[-1])
-        if found is None or " ".join(path) not in _HARMLESS or not all(word.isprintable() for word in words):
+        if found is None or " ".join(path) not in (*_HARMLESS, _HOOK) or not all(word.isprintable() for word in words):
             return []
         context = click.Context(found)
         options, _, _ = found.make_parser(context).parse_args(rest)
@@ -174,4 +205,6 @@ def _words(command: str) -> list[str]:
                 option.type_cast_value(context, options[str(option.name)])
     except (ValueError, IndexError, click.ClickException):
         return []
-    return [] if options.keys() & _WRITE else words
+    repeats = " ".join(path) == _HOOK
+    allowed = options.keys() <= _REPEATS if repeats else not options.keys() & _WRITE
+    return words if allowed else []

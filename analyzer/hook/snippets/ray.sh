@@ -4,8 +4,9 @@
 # What stands before -- goes to `ray job submit`. When the job ends, its driver log is fetched (and the head node's worker
 # logs, where this machine is the head node), and the hook runs. The exit code is that of `ray job submit`.
 #
-# FAULTPROXY (default: faultproxy) is the command, FAULTPROXY_OPTIONS more options, RAY the client.
+# FAULTPROXY is the command (default: where `faultproxy hook install` found itself), FAULTPROXY_OPTIONS more options, RAY the client.
 
+FAULTPROXY=${FAULTPROXY:-faultproxy}
 job_dir=$1
 shift
 ray=${RAY:-ray}
@@ -21,5 +22,5 @@ if [ -d "$session" ]; then
     mkdir -p "$job_dir/ray" && find -L "$session" -maxdepth 1 -name 'worker-*' -size +0 -exec cp {} "$job_dir/ray/" \;
 fi
 
-${FAULTPROXY:-faultproxy} hook run --job-dir "$job_dir" --exit-code "$code" --job-id "$id" ${FAULTPROXY_OPTIONS:-} || true
+"$FAULTPROXY" hook run --job-dir "$job_dir" --exit-code "$code" --job-id "$id" ${FAULTPROXY_OPTIONS:-} || true
 exit "$code"

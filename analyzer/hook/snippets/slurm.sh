@@ -11,12 +11,18 @@
 #        Epilog=/etc/slurm/faultproxy-slurm.sh
 #        PrologEpilogTimeout=300
 #    It runs on each node of the job, as the job's user, on FAULTPROXY_JOB_ROOT/<job id> where that is set and there,
-#    else on the job's working folder. It never drains a node: its exit code is 0.
+#    else on the job's working folder, which other jobs may share: it says so. It never drains a node: its exit code is 0.
+#    Slurm gives an epilog no PATH and nothing of the job's environment: set what you need of FAULTPROXY,
+#    FAULTPROXY_OPTIONS, and FAULTPROXY_JOB_ROOT here, in this file.
 #
-# FAULTPROXY (default: faultproxy) is the command, FAULTPROXY_OPTIONS more options (--lake /shared/incidents).
+# FAULTPROXY is the command, by default where `faultproxy hook install` found itself: each node needs it there.
+# FAULTPROXY_OPTIONS are more options (--lake /shared/incidents).
+FAULTPROXY=${FAULTPROXY:-faultproxy}
+FAULTPROXY_OPTIONS=${FAULTPROXY_OPTIONS:-}
+FAULTPROXY_JOB_ROOT=${FAULTPROXY_JOB_ROOT:-}
 
 faultproxy_hook() {
-    ${FAULTPROXY:-faultproxy} hook run --job-dir "$1" --exit-code "$2" --job-id "${SLURM_JOB_ID:-}" ${FAULTPROXY_OPTIONS:-} || true
+    "$FAULTPROXY" hook run --job-dir "$1" --exit-code "$2" --job-id "${SLURM_JOB_ID:-}" $FAULTPROXY_OPTIONS || true
 }
 
 if [ "${BASH_SOURCE[0]}" != "$0" ]; then
@@ -29,9 +35,11 @@ if [ "${BASH_SOURCE[0]}" != "$0" ]; then
     trap faultproxy_at_exit EXIT
     trap 'exit 143' TERM
 else
+    export PATH=${PATH:+$PATH:}/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin
     folder=${FAULTPROXY_JOB_ROOT:-/nonexistent}/$SLURM_JOB_ID
     if [ ! -d "$folder" ]; then
         folder=${SLURM_JOB_WORK_DIR:-$(scontrol show job "$SLURM_JOB_ID" 2>/dev/null | sed -n 's/^ *WorkDir=//p')}
+        echo "faultproxy: job $SLURM_JOB_ID has no folder in FAULTPROXY_JOB_ROOT (${FAULTPROXY_JOB_ROOT:-not set}): looking at its working folder ${folder:-(unknown)}, which other jobs may share" >&2
     fi
     # Slurm gives an epilog status and signal as one number where it gives it at all.
     code=${SLURM_JOB_EXIT_CODE:-}

@@ -4,8 +4,9 @@
 # Every rank's output goes to the job's folder; when torchrun ends, the node with rank 0 runs the hook. The exit code and
 # the signals are torchrun's.
 #
-# FAULTPROXY (default: faultproxy) is the command, FAULTPROXY_OPTIONS more options, TORCHRUN the launcher.
+# FAULTPROXY is the command (default: where `faultproxy hook install` found itself), FAULTPROXY_OPTIONS more options, TORCHRUN the launcher.
 
+FAULTPROXY=${FAULTPROXY:-faultproxy}
 job_dir=$1
 shift
 node=${GROUP_RANK:-${NODE_RANK:-${SLURM_NODEID:-0}}}
@@ -24,6 +25,6 @@ done
 trap '' TERM INT
 
 if [ "$node" = 0 ]; then
-    ${FAULTPROXY:-faultproxy} hook run --job-dir "$job_dir" --exit-code "$code" --job-id "${TORCHELASTIC_RUN_ID:-}" ${FAULTPROXY_OPTIONS:-} || true
+    "$FAULTPROXY" hook run --job-dir "$job_dir" --exit-code "$code" --job-id "${TORCHELASTIC_RUN_ID:-}" ${FAULTPROXY_OPTIONS:-} || true
 fi
 exit "$code"
