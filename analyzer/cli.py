@@ -233,7 +233,7 @@ def _discard_stdout() -> None:
 class _Lazy(click.Group):
     """A group whose commands are imported when they are asked for: `analyze` must not pay for the others."""
 
-    modules = ("ingest", "lab", "rules")
+    modules = ("ingest", "lab", "proxy", "rules")
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names of all commands."""
