@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from faultproxy.analyzer.report.text import Painter
     from faultproxy.analyzer.trace import Trace
 
-FORMATS = ("text", "json", "markdown")
+FORMATS = ("text", "json", "markdown", "html", "sarif")
 #: Verdicts that make `--fail-on` exit 1.
 FAIL_ON: dict[str, tuple[str, ...]] = {"failed": ("failed",), "inconclusive": ("failed", "inconclusive"), "never": ()}
 #: Objects made between two collections (700 is what Python starts with).
@@ -132,6 +132,7 @@ def analyze(
       analyze job_dir/ --format json --output diagnosis.json
       kubectl logs trainer-0 | analyze - --fail-on failed
       analyze attempt_*/ --format markdown
+      analyze job_dir/ --format html --output report.html
       analyze failed.log --against last_weeks_good.log
 
     \b
@@ -148,8 +149,9 @@ def analyze(
 
     _refuse_existing(output, force)
     good = None if against is None else _good(against, model_config)
-    reports = [document(diagnose(trace, good)) for trace in read(list(traces), model_config)]
-    emit(_render(reports, format_, terminal=output is None and sys.stdout.isatty()), output, force)
+    runs = read(list(traces), model_config)
+    reports = [document(diagnose(trace, good)) for trace in runs]
+    emit(_render(reports, runs, format_, terminal=output is None and sys.stdout.isatty()), output, force)
     if any(report["verdict"] in FAIL_ON[fail_on] for report in reports):
         raise click.exceptions.Exit(MATCHED)
 
@@ -167,7 +169,7 @@ def _refuse_existing(output: str | None, force: bool) -> None:
         raise InputError(f"{output}: exists already; choose another name or pass --force")
 
 
-def _render(reports: list[dict[str, Any]], format_: str, terminal: bool) -> str:
+def _render(reports: list[dict[str, Any]], runs: list[Trace], format_: str, terminal: bool) -> str:
     if format_ == "json":
         from faultproxy.analyzer.report.document import dumps
 
@@ -176,6 +178,14 @@ def _render(reports: list[dict[str, Any]], format_: str, terminal: bool) -> str:
         from faultproxy.analyzer.report.markdown import render as markdown
 
         return markdown(reports)
+    if format_ == "html":
+        from faultproxy.analyzer.report.html.page import render as page
+
+        return page(reports, runs)
+    if format_ == "sarif":
+        from faultproxy.analyzer.report.sarif import render as sarif
+
+        return sarif(reports)
     from faultproxy.analyzer.report.text import render
 
     return render(reports, *_terminal()) if terminal else render(reports)
@@ -233,7 +243,7 @@ def _discard_stdout() -> None:
 class _Lazy(click.Group):
     """A group whose commands are imported when they are asked for: `analyze` must not pay for the others."""
 
-    modules = ("ingest", "lab", "proxy", "rules")
+    modules = ("hook", "incidents", "ingest", "lab", "proxy", "rules", "ticket")
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names of all commands."""
@@ -271,7 +281,7 @@ def script() -> None:
 
 def _leave(code: int) -> NoReturn:
     """End the process at once: freeing millions of values one by one takes up to 0.3 s that nobody waits for."""
-    with suppress(OSError, ValueError):
-        sys.stdout.flush()
-        sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):  # None where whoever started us has closed it
+            stream.flush()
     os._exit(code)

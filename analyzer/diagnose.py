@@ -136,7 +136,9 @@ def fuse(trace: Trace, outcomes: list[Outcome]) -> Diagnosis:
     supporting = [
         f
         for f in findings
-        if f.role == "support" and root.failure_type in f.supports and f.segment == root.segment
+        if f.role == "support"
+        and root.failure_type in f.supports
+        and f.segment == root.segment
         and (f.step_start is None or root.step_start is None or moment(f) <= moment(root) + LATE)
     ]
     evidence = [

@@ -10,8 +10,11 @@ import pytest
 from faultproxy.analyzer.diagnose import diagnose
 from faultproxy.analyzer.errors import InputError
 from faultproxy.analyzer.ingest import read
+from faultproxy.analyzer.report import markdown, sarif
 from faultproxy.analyzer.report.document import document, dumps
+from faultproxy.analyzer.report.html import page
 from faultproxy.analyzer.report.text import render
+from faultproxy.analyzer.ticket import render as ticket
 
 OOM = "Traceback (most recent call last):\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
 WATCHDOG = (
@@ -95,6 +98,25 @@ def test_our_own_reports_in_the_folder_are_not_read(tmp_path: Path) -> None:
     assert (again["failure_type"], again["first_bad_step"], len(again["run"]["sources"])) == ("out_of_memory", 30, 1)
     with pytest.raises(InputError, match="a report of faultproxy"):
         read([str(tmp_path / "diagnosis.json")])
+
+
+@pytest.mark.parametrize("to", ["text", "markdown", "html", "sarif", "github", "plain"])
+def test_a_report_in_any_form_is_no_trace(tmp_path: Path, to: str) -> None:
+    write(tmp_path, {"train.log": rows(1, 30) + "\n" + OOM})
+    (first,) = reports(tmp_path)
+    made = {"text": render, "markdown": markdown.render, "html": page.render, "sarif": sarif.render}
+    posted = ticket.render(first, to) if to not in made else None
+    text = f"# {posted.title}\n\n{posted.body}" if posted else made[to]([first])
+    with pytest.raises(InputError, match="a report of faultproxy"):
+        read([str(write(tmp_path, {"out.txt": text}) / "out.txt")])
+
+
+@pytest.mark.parametrize(("names", "runs"), [(("48113", "48114"), 2), (("0", "1"), 1), (("rank_0", "rank_1"), 1)])
+def test_folders_named_by_the_numbers_of_jobs_are_runs_of_their_own(
+    tmp_path: Path, names: tuple[str, ...], runs: int
+) -> None:
+    write(tmp_path, {f"{name}/train.log": rows(1, 30, n / 10) for n, name in enumerate(names)})
+    assert len(reports(tmp_path)) == runs
 
 
 def test_a_path_that_is_missing_does_not_take_the_others_with_it(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Reads whatever a run left behind into traces: finds the files, decides each one's format by content, joins them.
 
-`read(paths)` is the entry: one trace a run. A folder is one run; a folder without metric files of its own whose
-sub-folders hold some is several runs, one each. Files of one run may differ in format and rank.
+`read(paths)` is the entry: one trace a run; `read_run` reads one run whose files the caller has found. A folder is one
+run; a folder without metric files of its own whose sub-folders hold some is several runs, one each. Files of one run
+may differ in format and rank.
 """
 
 from __future__ import annotations
@@ -29,15 +30,16 @@ from faultproxy.analyzer.trace import Source, Trace
 if TYPE_CHECKING:
     from faultproxy.analyzer.ingest.facts.found import Found
 
-__all__ = ["read"]
+__all__ = ["Run", "read", "read_file", "read_run"]
 
 #: Suffixes of files a folder may hold that are never a trace; skipped without a word.
-_NOT_TRACES = {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".npy", ".npz", ".so", ".py", ".pyc", ".png", ".pdf", ".svg", ".md", ".yaml", ".yml", ".sh", ".model", ".toml", ".lock", ".cfg", ".ini", ".html", ".arrow", ".gif", ".jpg", ".ipynb", ".whl", ".zip", ".tar"}  # fmt: skip
+NOT_TRACES = {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".npy", ".npz", ".so", ".py", ".pyc", ".png", ".pdf", ".svg", ".md", ".yaml", ".yml", ".sh", ".model", ".toml", ".lock", ".cfg", ".ini", ".html", ".arrow", ".gif", ".jpg", ".ipynb", ".whl", ".zip", ".tar"}  # fmt: skip
 #: Files beside a checkpoint, a data set, or a set of labelled logs that carry no metrics.
-_NOT_METRICS = {"config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "special_tokens_map.json", "vocab.json", "added_tokens.json", "model.safetensors.index.json", "preprocessor_config.json", "all_results.json", "train_results.json", "eval_results.json", "adapter_config.json", "args.json", "ds_config.json", "labels.jsonl", "merges.txt", "requirements.txt"}  # fmt: skip
-#: Sub-folders that belong to the run of the folder that holds them.
-_PARTS = lazy(
-    r"^(?:checkpoint|ckpt|global_step|iter|rank|node|worker|logs?|tb|tensorboard|output|metrics|attempt|restart|stdout|stderr|torchelastic|default)?[_.-]?\d*$|^none_\w+$",
+NOT_METRICS = {"config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "special_tokens_map.json", "vocab.json", "added_tokens.json", "model.safetensors.index.json", "preprocessor_config.json", "all_results.json", "train_results.json", "eval_results.json", "adapter_config.json", "args.json", "ds_config.json", "labels.jsonl", "merges.txt", "requirements.txt"}  # fmt: skip
+#: Sub-folders that belong to the run of the folder that holds them. A bare number of four digits or more is a job's, not a
+#: rank's: a folder of jobs must not become one run.
+PARTS = lazy(
+    r"^(?:checkpoint|ckpt|global_step|iter|rank|node|worker|logs?|tb|tensorboard|output|metrics|attempt|restart|stdout|stderr|torchelastic|default)[_.-]?\d*$|^[_.-]?\d{1,3}$|^none_\w+$",
     re.IGNORECASE,
 )
 #: torchrun's own layout: `attempt_0/3/stderr.log` is rank 3.
@@ -59,7 +61,7 @@ def _known() -> tuple[list[FileFormat], list[LineFormat]]:
     return sorted(files, key=lambda f: f.order), sorted(lines, key=lambda f: f.order)
 
 
-class _Run(NamedTuple):
+class Run(NamedTuple):
     """The files of one run and the folder it lies in (None: stdin); `alone` when one file was pointed at."""
 
     name: str
@@ -79,13 +81,13 @@ def read(paths: list[str], model_config: str | None = None) -> list[Trace]:
     shape = facts.given(model_config) if model_config is not None else {}
     for name in paths:
         try:
-            runs = _runs(name) if name != "-" else [_Run("stdin", [File(Path("stdin"), sys.stdin.buffer.read())], None)]
+            runs = _runs(name) if name != "-" else [Run("stdin", [File(Path("stdin"), sys.stdin.buffer.read())], None)]
         except InputError as error:
             problems.append(str(error))
             continue
         for run in runs:
             try:
-                traces.append(_read_run(run, shape))
+                traces.append(read_run(run, shape))
             except InputError as error:
                 problems.append(str(error))
     if not traces:
@@ -94,7 +96,7 @@ def read(paths: list[str], model_config: str | None = None) -> list[Trace]:
     return traces
 
 
-def _runs(name: str) -> list[_Run]:
+def _runs(name: str) -> list[Run]:
     if not name:  # for Path it is the current folder
         raise UnreadableError("no path: a TRACE is empty; give a file, a folder, or - for stdin")
     path = Path(name)
@@ -104,37 +106,38 @@ def _runs(name: str) -> list[_Run]:
     except (OSError, ValueError) as error:  # a folder above without rights, a name longer than the system allows
         raise UnreadableError(f"{path}: cannot be reached ({error}); check the path and its rights") from error
     if path.is_file():
-        return [_Run(path.name, [File(path)], path.parent, alone=True)]
+        return [Run(path.name, [File(path)], path.parent, alone=True)]
     if not path.is_dir():
         raise UnreadableError(f"{path}: neither a file nor a folder")
     if (path / "values.parquet").is_file():
-        return [_Run(path.name, [File(path / "values.parquet")], path)]
+        return [Run(path.name, [File(path / "values.parquet")], path)]
     own: list[Path] = []
     groups: dict[str, list[Path]] = {}
     for found in walk(path):
-        if found.suffix.lower() in _NOT_TRACES or found.name in _NOT_METRICS:
+        if found.suffix.lower() in NOT_TRACES or found.name in NOT_METRICS:
             continue
         if found.name != "values.parquet" and (found.parent / "values.parquet").is_file():
             continue  # a part of the canonical trace that values.parquet stands for
         inside = found.relative_to(path).parts
-        if len(inside) == 1 or _PARTS.match(inside[0]):
+        if len(inside) == 1 or PARTS.match(inside[0]):
             own.append(found)
         else:
             groups.setdefault(inside[0], []).append(found)
     if own and not groups:
-        return [_Run(path.name, [File(file) for file in own], path)]
+        return [Run(path.name, [File(file) for file in own], path)]
     if not own and not groups:
         raise UnreadableError(
             f"{path}: the folder holds no file that could be a trace (looked for logs, JSON, CSV, Parquet)"
         )
-    runs = [_Run(path.name, [File(file) for file in own], path)] if own else []
+    runs = [Run(path.name, [File(file) for file in own], path)] if own else []
     return runs + [
-        _Run(f"{path.name}/{name}", [File(file) for file in files], path / name)
+        Run(f"{path.name}/{name}", [File(file) for file in files], path / name)
         for name, files in sorted(groups.items(), key=lambda g: natural(g[0]))
     ]
 
 
-def _read_run(run: _Run, shape: facts.Given) -> Trace:
+def read_run(run: Run, shape: facts.Given) -> Trace:
+    """Read the files of one run into a trace; raises UnreadableError when none of them holds a row or an event."""
     name, files = run.name, run.files
     logs: list[Log] = []
     texts: list[File] = []
@@ -144,6 +147,9 @@ def _read_run(run: _Run, shape: facts.Given) -> Trace:
             log = read_file(file, len(logs))
         except InputError as error:
             problems.append(str(error))
+            continue
+        except OSError as error:  # it went away while it was read
+            problems.append(f"{file.path}: cannot be read ({error.strerror or error})")
             continue
         if not log.native:
             texts.append(file)
@@ -164,7 +170,7 @@ def _read_run(run: _Run, shape: facts.Given) -> Trace:
     return trace
 
 
-def _facts(run: _Run, logs: list[Log], texts: list[File], shape: facts.Given) -> Found | None:
+def _facts(run: Run, logs: list[Log], texts: list[File], shape: facts.Given) -> Found | None:
     """What is known of a run beside its metrics. A canonical trace brings its own facts: what lies beside it is not its."""
     canonical = any(log.source.format.startswith("canonical") for log in logs)
     folder = None if canonical else run.folder

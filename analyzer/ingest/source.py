@@ -32,7 +32,9 @@ _BOMS = ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"), (b"\xef\xbb\xbf", "ut
 #: Our own reports: left in a job folder they quote the log they are about.
 _OWN = re.compile(
     rb"\s*(?:\[\s*)?\{\s*\"schema\":\s*\d+,\s*\"tool\":\s*\{\s*\"name\":\s*\"faultproxy\""
-    rb"|(?:FAILED|HEALTHY|INCONCLUSIVE)  |### (?:FAILED|HEALTHY|INCONCLUSIVE): "
+    rb"|(?:FAILED|HEALTHY|INCONCLUSIVE)  |(?:# [^\n]{1,300}\s{1,4})?(?:#{1,3} )?(?:FAILED|HEALTHY|INCONCLUSIVE): "
+    rb"|\{\s*\"\$schema\":[^{\[]{,300}\"runs\":\s*\[\s*\{\s*\"tool\":\s*\{\s*\"driver\":\s*\{\s*\"name\":\s*\"faultproxy\""
+    rb"|<!doctype html>[^<]*<html[^<]*<head>\s*<meta name=\"generator\" content=\"faultproxy"
 )
 #: What cannot hold a text trace, by its first bytes; the message tells the user what it is.
 _MAGIC = {

@@ -1,7 +1,8 @@
-"""The report as Markdown for an incident ticket on GitHub or GitLab.
+"""The report as Markdown for an incident ticket on GitHub or GitLab, or as plain text for a mail or any other tracker.
 
 Text of a log is quoted, never interpreted: it can open no table cell, no tag, no code, no link, and it notifies nobody
-(`@name`) and links no issue (`#12`). Commands stand in fenced blocks; sources and hashes are folded away.
+(`@name`), links no issue (`#12`), and starts no quick action of GitLab (`/close`). Commands stand in fenced blocks;
+sources and hashes are folded away. The plain flavour has no markup at all: tables are lists there.
 """
 
 from __future__ import annotations
@@ -10,16 +11,17 @@ import re
 from typing import Any
 
 from faultproxy.analyzer.report.clean import visible
-from faultproxy.analyzer.report.text import against, apart, headline, next_step, place
+from faultproxy.analyzer.report.outline import Block, Line, blocks
 
-_STATEMENT = 500
+#: One text serves the first two: GitLab shows what GitHub does, and its references (`!12`, `~label`, `%12`) are stopped too.
+FLAVOURS = ("github", "gitlab", "plain")
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 #: A backslash in front of these makes them plain text. `_` counts only at the edge of a word: inside, as in
 #: `grad_norm`, it means nothing to either site.
 _SPECIAL = re.compile(r"[\\`*\[\]|~$]|(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])")
-#: A zero-width space after these stops @mentions, #issues and GitLab's !merge-requests; both sites look for them after
-#: the Markdown is rendered, so no escape helps.
-_REFERENCE = re.compile(r"([@#!])(?=\w)")
+#: A zero-width space after these stops @mentions, #issues (also as GH-1), GitLab's !merge-requests, %milestones and &epics;
+#: both sites look for them after the Markdown is rendered, so no escape helps.
+_REFERENCE = re.compile(r"([@#!%~$]|&amp;|\b[Gg][HhLl]-(?=\d))(?=\w)")
 _LINK = re.compile(r"(?i)\b(https?|ftp|mailto):|\bwww\.")
 
 
@@ -30,7 +32,7 @@ def escape(text: str, limit: int | None = None) -> str:
     line = _SPECIAL.sub(lambda found: "\\" + found[0], line)
     line = _REFERENCE.sub(r"\1&#8203;", line)
     line = _LINK.sub(lambda found: found[0][:-1] + f"&#{ord(found[0][-1])};", line)
-    return re.sub(r"^([-+=#]|\d+(?=[.)]))", lambda found: f"&#{ord(found[0][0])};{found[0][1:]}", line)
+    return re.sub(r"^( *)([-+=#/]|\d+(?=[.)]))", lambda found: f"{found[1]}&#{ord(found[2][0])};{found[2][1:]}", line)
 
 
 def code(text: str, cell: bool = False) -> str:
@@ -48,114 +50,57 @@ def block(text: str, language: str = "sh") -> str:
     return f"{fence}{language}\n{text}\n{fence}"
 
 
-def render(reports: list[dict[str, Any]]) -> str:
-    """Markdown of one or several reports, one heading each."""
-    return "\n\n---\n\n".join("\n\n".join(_sections(report)) for report in reports) + "\n"
+def render(reports: list[dict[str, Any]], flavour: str = "github") -> str:
+    """Markdown (or plain text) of one or several reports, one heading each."""
+    if flavour not in FLAVOURS:
+        raise ValueError(f"flavour {flavour!r}; allowed are {', '.join(FLAVOURS)}")
+    write, rule = (_plain, "-" * 72) if flavour == "plain" else (_marked, "---")
+    return f"\n\n{rule}\n\n".join("\n\n".join(filter(None, map(write, blocks(one)))) for one in reports) + "\n"
 
 
-def _sections(report: dict[str, Any]) -> list[str]:
-    verdict, _, rest = headline(report).partition("  ")
-    sections = [f"### {verdict}: {escape(rest)}", _about(report)]
-    if report["evidence"]:
-        sections.append(_evidence(report))
-    if report["causes"]:
-        entries = [f"- {c['cause']} {c['probability']:.2f}" + (f": {escape(c['why'])}" if c.get("why") else "") for c in report["causes"][:4]]  # fmt: skip
-        sections.append("**Causes**\n\n" + "\n".join(entries))
-    if report["against"]:
-        sections.append("**Against the good run**\n\n" + _against(report["against"]))
-    others = [
-        c for c in report["candidates"] if c["failure_type"] != report["failure_type"] and c["probability"] >= 0.05
-    ]
-    if others:
-        sections.append(
-            "Also possible: " + ", ".join(f"{c['failure_type']} {c['probability']:.2f}" for c in others[:3])
-        )
-    advice = next_step(report)
-    steps = ([escape(advice)] if advice else []) + [_check(check) for check in report["next_checks"]]
-    if steps:
-        sections.append("**Next**\n\n" + "\n".join(f"{at}. {step}" for at, step in enumerate(steps, 1)))
-    if report["not_judged"]:
-        entries = [f"- {escape(entry['what'])}: {escape(entry['how'])}" for entry in report["not_judged"]]
-        sections.append("**Not judged**\n\n" + "\n".join(entries))
-    if report["reproduce"]:
-        commands = "\n".join(f"# {entry['title']}\n{_controls(entry['command'])}" for entry in report["reproduce"])
-        sections.append("**Reproduce**\n\n" + block(commands))
-    sections.append(_details(report))
-    return sections
+def _marked(part: Block) -> str:
+    match part:
+        case Block("heading", text):
+            return f"### {escape(text)}"
+        case Block("paragraph", line):
+            return _line(line)
+        case Block("list" | "numbered" as kind, entries, title):
+            listed = "\n".join(
+                f"{f'{at}.' if kind == 'numbered' else '-'} {_line(line)}" for at, line in enumerate(entries, 1)
+            )
+            return f"**{title}**\n\n{listed}" if title else listed
+        case Block("table", rows, _, heads):
+            lines = [heads, ["---"] * len(heads), *([_line(cell, cell=True) for cell in row] for row in rows)]
+            return "\n".join(f"| {' | '.join(cells)} |".replace("|  |", "| |") for cells in lines)
+        case Block("code", text, title):
+            return f"**{title}**\n\n{block(text)}"
+        case Block(_, inner, title):  # a fold
+            body = "\n\n".join(map(_marked, inner))
+            return f"<details><summary>{title}</summary>\n\n{body}\n\n</details>"
 
 
-def _controls(command: str) -> str:
-    """A command as it stands but for control characters; a newline inside a quoted path stays one."""
-    return "\n".join(visible(line) for line in command.split("\n"))
+def _line(line: Line, cell: bool = False) -> str:
+    return "".join(code(span.text, cell) if span.code else escape(span.text) for span in line).strip()
 
 
-def _about(report: dict[str, Any]) -> str:
-    run = report["run"]
-    parts = [f"Run {code(run['id'])}"]
-    if run["framework"]:
-        parts.append(escape(str(run["framework"])))
-    if run["first_step"] is not None:
-        unit = "rows" if run["facts"].get("steps_are_rows") else "steps"
-        parts.append(f"{unit} {run['first_step']} to {run['last_step']}, {run['steps']} logged")
-    if report["verdict"] == "failed":
-        parts.append(f"P(factor {report['factor']} given the type) {report['factor_confidence']:.2f}")
-    return " · ".join(parts)
+def _plain(part: Block) -> str:
+    """The same without any markup."""
+    match part:
+        case Block("heading", text):
+            return str(text)
+        case Block("paragraph", line):
+            return _words(line)
+        case Block("list" | "numbered" as kind, entries, title):
+            listed = [f"{f'{at}.' if kind == 'numbered' else '-'} {_words(line)}" for at, line in enumerate(entries, 1)]
+            return "\n".join([f"{title}:", *listed] if title else listed)
+        case Block("table", rows, _, heads):
+            cells = [[(head, _words(cell)) for head, cell in zip(heads, row, strict=True)] for row in rows]
+            return "\n".join("- " + "; ".join(f"{head} {text}" if at > 1 else text for at, (head, text) in enumerate(row) if text) for row in cells)  # fmt: skip
+        case Block("code", text, title):
+            return f"{title}:\n" + "\n".join(f"    {line}" for line in text.split("\n"))
+        case Block(_, inner, title):  # a fold
+            return f"{title}:\n" + "\n".join(map(_plain, inner))
 
 
-def _evidence(report: dict[str, Any]) -> str:
-    rows = ["| | statement | steps | where |", "|---|---|---|---|"]
-    for entry in _ordered(report)[:12]:
-        first, last = entry["step_start"], entry["step_end"]
-        steps = "" if first is None else str(first) if last in (first, None) else f"{first}-{last}"
-        where = code(place(entry, report), cell=True) if entry["source"] else ""
-        rows.append(f"| {entry['role']} | {escape(entry['statement'], _STATEMENT)} | {steps} | {where} |")
-    if len(report["evidence"]) > 12:
-        rows.append(f"| | {len(report['evidence']) - 12} more in the JSON report | | |")
-    return "\n".join(rows)
-
-
-def _against(found: dict[str, Any]) -> str:
-    """The lines of the text report, then the first divergences and the settings as tables."""
-    parts = ["\n".join(f"- {escape(line, _STATEMENT)}" for line in against(found))]
-    if found["divergences"]:
-        rows = ["| signal | first apart | here | good run | x its noise |", "|---|---|---|---|---|"]
-        for entry in found["divergences"][:8]:
-            where = "".join(f" {name} {entry[name]}" for name in ("layer", "module", "rank") if entry[name] is not None)
-            cells = [escape(entry["signal"] + where), str(entry["step"])]
-            cells += ["not finite" if entry[name] is None else f"{entry[name]:.4g}" for name in ("value", "good")]
-            cells.append("" if entry["size"] is None else f"{entry['size']:.0f}")
-            rows.append("| " + " | ".join(cells) + " |")
-        parts.append("\n".join(rows))
-    if found["config"]:
-        rows = ["| setting | here | good run | why it may matter |", "|---|---|---|---|"]
-        for entry in found["config"][:8]:
-            cells = [code(entry[name], cell=True) for name in ("key", "here", "good")] + [escape(entry["why"] or "")]
-            rows.append("| " + " | ".join(cells) + " |")
-        parts.append("\n".join(rows))
-    return "\n\n".join(parts)
-
-
-def _ordered(report: dict[str, Any]) -> list[dict[str, Any]]:
-    order = ("root", "consequence", "benign")
-    return sorted(report["evidence"], key=lambda entry: order.index(entry["role"]))
-
-
-def _check(check: dict[str, Any]) -> str:
-    return f"{escape(check['check'])} ({apart(check['separates'])}; cost: {escape(check['cost'])})"
-
-
-def _details(report: dict[str, Any]) -> str:
-    tool = report["tool"]
-    rows = ["| source | format | rows | not understood | cut off | sha256 |", "|---|---|---|---|---|---|"]
-    for source in report["run"]["sources"][:50]:
-        cells = [code(source["path"], cell=True), code(source["format"], cell=True), str(source["rows"])]
-        cells += [str(source["unparsed"]), "yes" if source["truncated"] else "no", code(source["sha256"])]
-        rows.append("| " + " | ".join(cells) + " |")
-    tail = [f"- tool: {tool['name']} {tool['version']}, rules {code(tool['rules'])}"]
-    tail += [f"- model: {code(tool['model'])}"] if tool["model"] else []
-    tail += [f"- warning: {escape(warning, _STATEMENT)}" for warning in report["warnings"][:20]]
-    if report["unrecognised"]:
-        names = ", ".join(code(name) for name in report["unrecognised"][:20])
-        tail.append(f"- {len(report['unrecognised'])} metric names outside the vocabulary: {names}")
-    inner = "\n".join(rows) + "\n\n" + "\n".join(tail)
-    return f"<details><summary>Sources and versions</summary>\n\n{inner}\n\n</details>"
+def _words(line: Line) -> str:
+    return "".join(span.text for span in line)

@@ -26,6 +26,6 @@ SELECT turn AS step_start, turn AS step_end, last AS observed, mid AS expected, 
     CASE WHEN spread AND rl THEN $unsure END AS strength
 FROM s JOIN m ON m.segment = s.segment AND m.step = s.turn JOIN rl ON rl.segment = s.segment
     LEFT JOIN spread ON spread.segment = s.segment
-WHERE NOT loss_bad AND (l <> 0 OR loss_mid < $printed) AND seen >= $before AND NOT sick AND top <= $ramp * mid AND last <= $ramp * mid
+WHERE NOT loss_bad AND (l <> 0 OR loss_mid = 0) AND seen >= $before AND NOT sick AND top <= $ramp * mid AND last <= $ramp * mid
     AND (loss_early IS NULL OR loss_early <= 0 OR loss_last <= 2 * loss_early)
 ORDER BY step_start

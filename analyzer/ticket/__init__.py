@@ -1,0 +1,1 @@
+"""The incident ticket: a report without secrets and names, posted where the engineers read (docs/ticket.md)."""
