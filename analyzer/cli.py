@@ -243,7 +243,7 @@ def _discard_stdout() -> None:
 class _Lazy(click.Group):
     """A group whose commands are imported when they are asked for: `analyze` must not pay for the others."""
 
-    modules = ("hook", "incidents", "ingest", "lab", "rules", "ticket")
+    modules = ("hook", "incidents", "ingest", "lab", "proxy", "rules", "ticket")
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names of all commands."""

@@ -1,1 +1,1 @@
-"""Empty in this version. Planned: plans, builds, and runs the smallest model that still fails the same way."""
+"""The small model that still fails the same way: families and checkpoints it is cut from, its cost, the loop it runs in."""
