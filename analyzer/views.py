@@ -308,6 +308,7 @@ def declared(rules: Iterable[Any]) -> dict[str, set[str]]:
     for rule in rules:
         # A query over another view may still read `train` (a hang needs the step time, a layer's NaN the loss).
         view = rule.view if rule.view in (*_INDEX, "against") else "train"
-        for name in {view, "train"} if view in _INDEX else {view, "layer"} if "FROM layer" in rule.sql else {view}:
+        beside = ["train"] if view in _INDEX else ["layer"] if "FROM layer" in rule.sql else []
+        for name in (view, *beside):
             wanted.setdefault(name, set()).update(rule.reads)
     return wanted

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,21 @@ LOG = "".join(
 )
 FILES = {outputs.REPORT, *outputs.VIEWS}
 CODE = "import sys; from faultproxy.analyzer.cli import script; sys.argv[0] = 'faultproxy'; script()"
+
+
+def failed_job(folder: Path) -> Path:
+    """A job's folder with the log of a run that fails at step 41."""
+    folder.mkdir()
+    (folder / "run.log").write_text(LOG)
+    return folder
+
+
+def signals_kept() -> Iterator[None]:
+    """What a fixture yields from: handlers that the hook sets are gone after it."""
+    held = {number: signal.getsignal(number) for number in module._SIGNALS}
+    yield
+    for number, handler in held.items():
+        signal.signal(number, handler)
 
 
 def ask(job: Path, **options: Any) -> Request:

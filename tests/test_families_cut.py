@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import re
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -238,12 +239,14 @@ def test_any_config_is_cut_or_refused_and_never_crashes(name: str) -> None:
                 inner[step] = inner.get(step) if isinstance(inner.get(step), dict) else {}
                 inner = inner[step]
             inner[last] = value
+        given = deepcopy(config)
         with contextlib.suppress(InputError):
             cut_model(
                 config,
                 chance.choice([[0], [1, 3], [0, 1, 2, 3], [0, 7]]),
                 chance.choice([None, {3: [0, 2, 4, 6]}, {1: [9]}]),
             )
+        assert repr(config) == repr(given), "the caller's config is never changed"
 
 
 def test_a_checkpoint_without_a_router_or_a_kept_expert_is_refused() -> None:

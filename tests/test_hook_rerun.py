@@ -4,34 +4,26 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from faultproxy.analyzer.hook import run as module
 from faultproxy.analyzer.hook.run import run
 
 sys.path.insert(0, str(Path(__file__).parent))
-from hooks import LOG, ask, call, fake, report
+from hooks import LOG, ask, call, failed_job, fake, report, signals_kept
 
 
 @pytest.fixture(autouse=True)
 def _signals_stay_ours() -> Iterator[None]:
-    held = {number: signal.getsignal(number) for number in module._SIGNALS}
-    yield
-    for number, handler in held.items():
-        signal.signal(number, handler)
+    yield from signals_kept()
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
-    folder = tmp_path / "job-4711"
-    folder.mkdir()
-    (folder / "run.log").write_text(LOG)
-    return folder
+    return failed_job(tmp_path / "job-4711")
 
 
 @pytest.mark.parametrize("before", ["failed", "healthy", "inconclusive", "another job", "no report"])

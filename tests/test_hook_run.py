@@ -24,23 +24,17 @@ from faultproxy.analyzer.hook.request import Request
 from faultproxy.analyzer.hook.run import run
 
 sys.path.insert(0, str(Path(__file__).parent))
-from hooks import FILES, LOG, ask, call, command, fake, report
+from hooks import FILES, LOG, ask, call, command, failed_job, fake, report, signals_kept
 
 
 @pytest.fixture(autouse=True)
 def _signals_stay_ours() -> Iterator[None]:
-    held = {number: signal.getsignal(number) for number in module._SIGNALS}
-    yield
-    for number, handler in held.items():
-        signal.signal(number, handler)
+    yield from signals_kept()
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
-    folder = tmp_path / "job-4711"
-    folder.mkdir()
-    (folder / "run.log").write_text(LOG)
-    return folder
+    return failed_job(tmp_path / "job-4711")
 
 
 # -- the whole way ----------------------------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ c10::Error std::vector at::native 12:34:56 2026-11-30T12:00:00+00:00 [rank0]:[E1
 see https://pytorch.org/docs/stable/notes/cuda.html and https://huggingface.co/Qwen/Qwen3-30B-A3B and https://docs.nvidia.com/x
 user: What is the password of the secret agent? assistant: I do not know.
 commit 0123456789abcdef0123456789abcdef01234567 sha256 e4c3f9668e0ec8f8f0fcca39763a3a7677f5eaf5c6b5bb0fdae9abd858a0ed93
-/root/.cache/huggingface/hub /home/ubuntu/run.py model.layers.0.self_attn.q_proj.weight torch.distributed.run threading.local
+model.layers.0.self_attn.q_proj.weight torch.distributed.run threading.local
 node_rank=0 nnodes=4 rdzv_endpoint=localhost:29500 127.0.0.1:8000 0.0.0.0 host memory: 12 GB key: value api_version: 2 GPU-0
 password: None api_key=None token: null --token $HF_TOKEN secret=${SECRET} auth_token: ***
 """.strip().splitlines()
@@ -191,4 +191,4 @@ def test_every_pattern_says_why_and_where_it_comes_from() -> None:
 )  # fmt: skip
 def test_hostile_text_takes_time_that_grows_with_its_length_only(piece: str) -> None:
     """A pattern that went back over the text would need hours for these."""
-    Redactor().text(piece * (60_000 // len(piece)))
+    assert Redactor().text(piece * (60_000 // len(piece)))

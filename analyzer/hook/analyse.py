@@ -117,7 +117,7 @@ def read_job(run: Run, shape: facts.Given, until: float) -> Trace:
         return _without_strays(run, shape, read_run(run, shape))
     except (InputError, MemoryError):
         raise
-    except Exception:
+    except Exception:  # a reader that fails costs its file alone; what no single file explains is raised again
         broken = {str(file.path): why for file in run.files if (why := _breaks(file))}
         if not broken:
             raise
