@@ -127,6 +127,18 @@ CASES: dict[str, dict[str, Any]] = {
         "config": {"num_experts_per_tok": 1},
     },
     "jetmoe": {"whole": True, "config": {"num_experts_per_tok": 2, "num_key_value_heads": 2}},
+    # Without experts: depth alone.
+    **{name: {} for name in ("llama", "mistral", "phi3", "glm", "granite", "seed_oss", "smollm3", "ernie4_5", "olmo2", "hunyuan_v1_dense", "qwen2", "qwen3", "gpt_neox", "starcoder2", "phi")},
+    "qwen3_5_text": {"layers": [0, 2, 3, 4]},
+    "gemma2": {"layers": [0, 3, 4, 7]},
+    "gemma3_text": {"layers": [0, 2, 3, 5]},
+    "exaone4": {"config": {"layer_types": ["sliding_attention"] * 3 + ["full_attention"] + ["sliding_attention"] * 3 + ["full_attention"]}},
+    "olmo3": {"config": {"layer_types": ["sliding_attention"] * 3 + ["full_attention"] + ["sliding_attention"] * 3 + ["full_attention"]}},
+    "qwen2_5_vl": {
+        "vision": {"depth": 2, "hidden_size": 32, "num_heads": 2, "intermediate_size": 32, "out_hidden_size": 32, "fullatt_block_indexes": [1]},
+        "config": {"rope_scaling": {"type": "default", "rope_type": "default", "mrope_section": [1, 1, 2]}},
+    },
+    "qwen3_vl": {"vision": VISION | {"deepstack_visual_indexes": [0]}, "config": {"rope_scaling": {"rope_type": "default", "mrope_section": [1, 1, 2]}}},
 }  # fmt: skip
 
 
@@ -233,7 +245,7 @@ def round_trip(model_type: str) -> dict[str, Any]:
             got = _logits(small, tokens)
     return {
         "model_type": model_type, "family": find_family(cut.config).name, "layers": f"{shape.layers} -> {len(layers)}",
-        "experts": f"{max(shape.experts)} -> {max(map(len, cut.experts.values()))}", "missing": len(info["missing_keys"]),
+        "experts": f"{max(shape.experts)} -> {max(map(len, cut.experts.values()), default=0)}", "missing": len(info["missing_keys"]),
         "unexpected": len(info["unexpected_keys"]), "finite": bool(torch.isfinite(got).all()),
         "experts_equal": equal, "max_diff": float((got - wanted).abs().max()), "unmasked_diff": float((got - plain).abs().max()),
         "largest_logit": float(wanted.abs().max()), "warnings": list(cut.warnings),

@@ -1,4 +1,4 @@
-"""What each family of mixture-of-experts models calls its numbers and tensors: the rows of families.toml, checked.
+"""What each family of models calls its numbers and tensors: the rows of families.toml, checked.
 
 docs/families.md has the keys of a row. proxy/shape.py reads one model by its row, proxy/cut.py cuts it.
 """
@@ -45,9 +45,9 @@ class Family:
 
     name: str
     model_types: Keys
-    experts: Keys
-    block: str
-    router: Keys
+    experts: Keys = ()
+    block: str = ""
+    router: Keys = ()
     prefixes: Keys = ()
     layers: Keys = ()
     layers_twice: Keys = ()
@@ -85,6 +85,7 @@ class Family:
     attention_step: Keys = ()
     attention_period: Keys = ()
     attention_index: str = ""
+    attention_between: str = "linear_attention"
     attends: Keys = ()
     index_from_one: Keys = ()
     per_layer: Keys = ()
@@ -93,6 +94,11 @@ class Family:
     nested: Keys = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
     proven: bool = True
+    qk_norm: str = ""
+    qkv_bias: bool = False
+    expert_bias: bool = False
+    tied: bool = False
+    uncounted: str = ""
 
     @cached_property
     def layer_name(self) -> re.Pattern[str]:
@@ -200,7 +206,10 @@ def _family(name: str, row: dict[str, Any]) -> Family:
         raise FaultproxyError(f"families.toml, row {name}: {error}") from error
     allowed = {"scoring": ("softmax", "sigmoid", "sparsemixer"), "group_score": ("", "max", "top2")}
     wrong = [f"{key} must be one of {', '.join(ok)}" for key, ok in allowed.items() if getattr(family, key) not in ok]
-    wrong += ["needs parts or fused"] * (not family.parts and not family.fused)
+    lacking = [key for key in ("block", "router") if not getattr(family, key)] + ["parts or fused"] * (
+        not family.parts and not family.fused
+    )
+    wrong += [f"has experts, so it needs {', '.join(lacking)}"] * bool(family.experts and lacking)
     wrong += [f"fused {one.name} needs one axis E or EI" for one in family.fused if not {"E", "EI"} & set(one.axes)]
     wrong += [
         f"router_axis names {key}, which is no router tensor" for key in family.router_axis if key not in family.router

@@ -30,7 +30,7 @@ class Place:
 
 @dataclass(frozen=True)
 class ModelShape:
-    """What a config says of its layers and experts; tuples have one entry a layer, 0 experts for a dense one."""
+    """What a config says of its layers and experts; tuples have one entry a layer, 0 experts (and top-k) for a dense one."""
 
     family: Family
     layers: int
@@ -137,7 +137,7 @@ def place(shape: ModelShape, name: str) -> Place:
     layer, rest = int(found[2]), found[3]
     if layer >= shape.layers:
         return Place("mtp", layer)
-    if not rest.startswith(inside := family.block + "."):
+    if not family.block or not rest.startswith(inside := family.block + "."):
         return Place("layer", layer)
     part = rest.removeprefix(inside)
     if part in family.router:
@@ -157,7 +157,9 @@ def place(shape: ModelShape, name: str) -> Place:
 
 
 def _each(config: Config, family: Family, keys: Keys, layers: int) -> tuple[int, ...]:
-    """One count a layer, of a key that gives one number or a list."""
+    """One count a layer, of a key that gives one number or a list; none for a family without experts."""
+    if not family.experts:
+        return (0,) * layers
     found = value(config, family, keys)
     if not isinstance(found, list):
         return (number(config, family, keys),) * layers
@@ -214,7 +216,7 @@ def _attention(config: Config, family: Family, layers: int) -> Keys:
     if family.attention_index and (full := _indices(config, family, (family.attention_index,))) is not None:
         return tuple("full_attention" if n + 1 in full else "linear_attention" for n in range(layers))
     if family.attention_step and (step := number(config, family, family.attention_step, 0)):
-        return tuple("linear_attention" if (n + 1) % step else "full_attention" for n in range(layers))
+        return tuple(family.attention_between if (n + 1) % step else "full_attention" for n in range(layers))
     if family.attention_period:
         full_layers = _periodic(config, family, family.attention_period, layers)
         return tuple("full_attention" if on else "linear_attention" for on in full_layers)

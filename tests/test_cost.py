@@ -59,14 +59,15 @@ def test_a_text_model_inside_a_multimodal_one_is_found() -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"hidden_size": "wide"}, "hidden is 'wide'"),
-        ({"vocab_size": None}, "vocab is None"),
-        ({"hidden_size": -1}, "hidden is -1"),
+        ({"hidden_size": "wide"}, "hidden_size or d_model or n_embd = wide; needed is a count"),
+        ({"vocab_size": None}, "vocab_size = None"),
+        ({"hidden_size": -1}, "n_embd = -1"),
         ({"num_attention_heads": 0}, "0 heads"),
-        ({"num_hidden_layers": 5000}, "5,000 layers"),
+        ({"num_hidden_layers": 50_000}, "50000 layers"),
         ({"num_experts_per_tok": 129}, "129 of 128 experts"),
         ({"layer_types": ["linear_attention"] * 48}, "linear_attention"),
-        ({"model_type": "jamba"}, "no closed form"),
+        ({"model_type": "qwen3_next"}, "linear attention: no closed form"),
+        ({"model_type": "gpt_neox"}, "blocks without a gate: no closed form"),
     ],
 )
 def test_a_config_without_a_closed_form_is_refused(change: dict[str, Any], says: str) -> None:

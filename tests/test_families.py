@@ -50,7 +50,7 @@ def test_at_least_25_families_are_known_and_each_model_type_has_one() -> None:
         ({"like": "mixtrall"}, "row mixtral: like = 'mixtrall' is no other row"),
         ({"like": "phimoe"}, "row mixtral: like = 'mixtral' is no other row|row phimoe"),
         ({"scoring": "softmx"}, "row mixtral: scoring must be one of softmax"),
-        ({"parts": []}, "row mixtral: needs parts or fused"),
+        ({"parts": []}, "row mixtral: has experts, so it needs parts or fused"),
         ({"fused": [{"name": "w", "axes": ["H"]}]}, "row mixtral: fused w needs one axis E"),
         ({"fused": [{"nme": "w", "axes": ["E"]}]}, "row mixtral: .*nme"),
         ({"router_axis": {"x": 1}}, "row mixtral: router_axis names x"),
