@@ -98,6 +98,7 @@ class Family:
     qkv_bias: bool = False
     expert_bias: bool = False
     tied: bool = False
+    gated_delta: bool = False
     uncounted: str = ""
 
     @cached_property

@@ -247,7 +247,7 @@ def document(found: Estimate) -> dict[str, Any]:
 def formulas() -> Mapping[str, str]:
     """Every formula an estimate uses, by name: its form, unit, and source as its docstring states them."""
     used = (
-        dims.attention_parameters, dims.expert_parameters, dims.parameters, held.shares, held.state_bytes, held.activation_bytes,
+        dims.attention_parameters, dims.linear_parameters, dims.expert_parameters, dims.parameters, held.shares, held.state_bytes, held.activation_bytes,
         held.logit_bytes, held.kv_bytes, held.memory, work.forward_flops, work.decode_flops, work.generation_flops, work.assessment_flops,
         work.training_flops, work.depth, work.combine, touched, decode_seconds, generation_seconds,
     )  # fmt: skip

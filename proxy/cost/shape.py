@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from faultproxy.analyzer.errors import InputError
 from faultproxy.analyzer.report.clean import visible
 from faultproxy.proxy.families import Config, Keys
-from faultproxy.proxy.shape import ModelShape, number, read_shape, value
+from faultproxy.proxy.shape import ModelShape, number, places, read_shape, value
 
 #: What configs call the sizes of a decoder; dotted: of a sub-configuration.
 _KEYS: dict[str, Keys] = {
@@ -53,6 +55,11 @@ class Shape:
     qk_norm: int = 0
     shared_gate: bool = False
     correction: bool = False
+    output_gate: bool = False
+    linear_layers: int = 0
+    linear_heads: tuple[int, int] = (0, 0)
+    linear_dims: tuple[int, int] = (0, 0)
+    convolution: int = 0
 
     @property
     def latent(self) -> bool:
@@ -68,6 +75,18 @@ class Shape:
     def decode_dims(self) -> int:
         """As `score_dims` while decoding; MLA then attends in its latent space (arXiv 2405.04434, section 2.1)."""
         return self.heads * (2 * self.kv_rank + self.rope_dim) if self.latent else self.score_dims
+
+    @property
+    def attending(self) -> int:
+        """Layers that attend to all of their context; the others see a window or keep a state."""
+        return self.layers - self.windowed - self.linear_layers
+
+    @property
+    def state_elements(self) -> int:
+        """Elements a sequence keeps in one layer of linear attention, whatever its length: a key x value matrix a value head, and
+        the last inputs of the convolution."""
+        (keys, values), (key, value) = self.linear_heads, self.linear_dims
+        return values * key * value + (2 * keys * key + values * value) * max(0, self.convolution - 1)
 
     @property
     def kv_elements(self) -> int:
@@ -110,7 +129,7 @@ def shape_of(config: Config) -> Shape:
     """
     model = read_shape(config)
     family, layers = model.family, model.layers
-    other = sorted(set(model.attention) - set(family.attends))
+    other = sorted(set(model.attention) - set(family.attends) - ({"linear_attention"} if family.gated_delta else set()))
     if family.uncounted or other:
         raise InputError(
             f"{family.name} has {family.uncounted or f'layers of {visible(other[0], 40)}'}: no closed form; decoders with grouped-query or "
@@ -136,17 +155,36 @@ def shape_of(config: Config) -> Shape:
         if family.qk_norm in ("head", "all")
         else "head" * bool(family.qk_norm and value(config, family, (family.qk_norm,)))
     )
-    tied = value(config, family, ("tie_word_embeddings",))
+    # Around a language model that says otherwise, the whole model's word counts: its loader ties or not.
+    tied = next(
+        (holder[last] for _, holder, last in reversed(places(config, family, ("tie_word_embeddings",)))), family.tied
+    )
     return Shape(
         family.name, layers, hidden, heads, kv_heads, head_dim, size(_KEYS["vocab"]), size(_KEYS["width"], 0 if routed == layers else 4 * hidden),
         moe_layers=routed, experts=experts, top_k=top_k, expert_width=expert_width,
-        shared_width=size(_KEYS["shared_width"], shared) if routed else 0, tied=family.tied if tied is None else bool(tied), mtp=model.mtp_layers,
+        shared_width=size(_KEYS["shared_width"], shared) if routed else 0, tied=bool(tied), mtp=model.mtp_layers,
         window=window, windowed=model.attention.count("sliding_attention") if window else 0,
         kv_rank=rank, **({name: size((key,), default) for name, key, default in _LATENT} if rank else {}),
         qkv_bias=biased or family.qkv_bias, all_bias=biased and family.expert_bias,
         qk_norm={"head": 2 * head_dim, "all": (heads + kv_heads) * head_dim}.get(normed, 0),
         shared_gate="shared_expert_gate" in family.shared, correction=any("bias" in part for part in family.router) and not family.expert_bias,
+        **(_linear(size, model) if family.gated_delta else {}),
     )  # fmt: skip
+
+
+def _linear(size: Callable[[Keys], int], model: ModelShape) -> dict[str, Any]:
+    """Sizes of Gated DeltaNet (arXiv 2412.06464) as Qwen3-Next and Qwen3.5 mix it with gated attention."""
+
+    def pair(*keys: str) -> tuple[int, int]:
+        return size((keys[0],)), size((keys[1],))
+
+    return {
+        "output_gate": True,
+        "linear_layers": model.attention.count("linear_attention"),
+        "linear_heads": pair("linear_num_key_heads", "linear_num_value_heads"),
+        "linear_dims": pair("linear_key_head_dim", "linear_value_head_dim"),
+        "convolution": size(("linear_conv_kernel_dim",)),
+    }
 
 
 def _widest(config: Config, model: ModelShape) -> int:
@@ -174,7 +212,18 @@ def attention_parameters(s: Shape) -> int:
         return queries + keys + s.heads * s.value_dim * s.hidden
     query, key = s.heads * s.head_dim, s.kv_heads * s.head_dim
     bias = (query + 2 * key) * s.qkv_bias + (s.hidden + s.heads) * s.all_bias  # gpt-oss: output bias and sinks
-    return 2 * s.hidden * query + 2 * s.hidden * key + bias + s.qk_norm
+    return (2 + s.output_gate) * s.hidden * query + 2 * s.hidden * key + bias + s.qk_norm
+
+
+def linear_parameters(s: Shape) -> int:
+    """Parameters of one layer's Gated DeltaNet, in elements, with k and v the widths of all key and of all value heads.
+
+    H (2 k + 2 v) + 2 H nv (projections, with the output gate, decay, and step), (2 k + v) c (convolution), 2 nv + dv (decay, step, norm),
+    v H (output). Source: the modules of transformers' Qwen3NextGatedDeltaNet.
+    """
+    (keys, values), (key, value) = s.linear_heads, s.linear_dims
+    k, v = keys * key, values * value
+    return s.hidden * (2 * k + 2 * v + 2 * values) + (2 * k + v) * s.convolution + 2 * values + value + v * s.hidden
 
 
 def expert_parameters(s: Shape) -> int:
@@ -193,10 +242,11 @@ def parameters(s: Shape) -> Parameters:
     router = s.experts * (h + s.correction + s.all_bias)
     dense = s.layers - s.moe_layers
     table = s.vocab * h
-    active = s.layers * attention + dense * 3 * h * s.dense_width + s.moe_layers * (s.top_k * expert + shared + router)
+    mixers = (s.layers - s.linear_layers) * attention + s.linear_layers * linear_parameters(s)
+    active = mixers + dense * 3 * h * s.dense_width + s.moe_layers * (s.top_k * expert + shared + router)
     module = attention + 2 * h + (s.experts * expert + shared + router if s.experts else 3 * h * s.dense_width)
     return Parameters(
-        table, 0 if s.tied else table, s.layers * attention, dense * 3 * h * s.dense_width, s.moe_layers * s.experts * expert,
+        table, 0 if s.tied else table, mixers, dense * 3 * h * s.dense_width, s.moe_layers * s.experts * expert,
         s.moe_layers * shared, s.moe_layers * router, h + 2 * h * s.layers, s.mtp * (module + 2 * h * h + 3 * h), s.mtp * 2 * table,
         active + table,
     )  # fmt: skip
