@@ -150,10 +150,19 @@ def analyze(
     _refuse_existing(output, force)
     good = None if against is None else _good(against, model_config)
     runs = read(list(traces), model_config)
-    reports = [document(diagnose(trace, good)) for trace in runs]
+    reports = [planned(document(diagnose(trace, good))) for trace in runs]
     emit(_render(reports, runs, format_, terminal=output is None and sys.stdout.isatty()), output, force)
     if any(report["verdict"] in FAIL_ON[fail_on] for report in reports):
         raise click.exceptions.Exit(MATCHED)
+
+
+def planned(report: dict[str, Any]) -> dict[str, Any]:
+    """The report, with proxy plans where the run failed and facts of its model were read from a file."""
+    if report["verdict"] == "failed" and "origins" in report["run"]["facts"]:
+        from faultproxy.proxy.plan.beside import attach
+
+        attach(report)
+    return report
 
 
 def _good(path: str, model_config: str | None) -> Trace:

@@ -182,6 +182,7 @@ def generation_seconds(s: Shape, p: Parameters, setting: Setting, devices: int, 
 def estimate(s: Shape, setting: Setting, devices: int | None = None) -> Estimate:
     """What a step takes on the smallest cluster that fits, or on a trainer group of `devices` (up to all their memory).
 
+    A rollout copy has as many devices as generate fastest: the fewest that hold it may leave hardly any room for the cache.
     Where rollout or assessment have devices of their own, their groups are those with the fewest device-hours a step.
     """
     w = setting.workload
@@ -195,6 +196,11 @@ def estimate(s: Shape, setting: Setting, devices: int | None = None) -> Estimate
             f"no layout of {devices:,} {setting.device.name} holds the model; {least:,} are the fewest that do"
         )
     layout, used, shard = found
+    if setting.placement not in _APART:
+        p, least = dims.parameters(s), shard
+        wider = [n for n in _SHARDS if n == least or least < n <= layout.devices]
+        shard = min(wider, key=lambda n: generation_seconds(s, p, setting, layout.devices, n))
+        used = held.memory(s, w, layout, setting.placement, setting.offload, shard, setting.rollout_bytes)
     copies = [shard * 2**n for n in range(11) if shard * 2**n <= max(shard, 8 * layout.devices)]
     rollouts = copies if setting.placement in _APART else [0]
     assessors = copies if w.reference + w.reward_model and setting.placement in (*_APART, "partial") else [0]

@@ -140,16 +140,19 @@ def shape_of(config: Config) -> Shape:
         return number(config, family, keys, default)
 
     hidden, heads = size(_KEYS["hidden"]), size(_KEYS["heads"])
-    if not hidden or not heads:
-        raise InputError(f"{hidden:,} wide with {heads:,} heads: at least 1 of each makes a model")
     experts, top_k, routed = max(model.experts), max(model.top_k), len(model.sparse)
     if routed and not 0 < top_k <= experts:
         raise InputError(f"{top_k:,} of {experts:,} experts a token: 1 to all of them can be picked")
     expert_width = _widest(config, model) if routed else 0
     shared = size(family.shared_count, 0) * expert_width if family.shared_count else 0
-    rank, head_dim = size(("kv_lora_rank",), 0), size(("head_dim",), hidden // heads)
+    rank, head_dim = size(("kv_lora_rank",), 0), size(("head_dim",), hidden // max(1, heads))
     kv_heads, window = size(_KEYS["kv_heads"], heads), size(("sliding_window",), 0)
+    if not (hidden and heads and (rank or kv_heads * head_dim)):
+        raise InputError(
+            f"{hidden:,} wide with {heads:,} heads and {kv_heads:,} of keys, {head_dim:,} wide: at least 1 of each makes a model"
+        )
     biased = bool(value(config, family, ("attention_bias",)))
+    latent: dict[str, Any] = {name: size((key,), default) for name, key, default in _LATENT} if rank else {}
     normed = (
         family.qk_norm
         if family.qk_norm in ("head", "all")
@@ -164,7 +167,7 @@ def shape_of(config: Config) -> Shape:
         moe_layers=routed, experts=experts, top_k=top_k, expert_width=expert_width,
         shared_width=size(_KEYS["shared_width"], shared) if routed else 0, tied=bool(tied), mtp=model.mtp_layers,
         window=window, windowed=model.attention.count("sliding_attention") if window else 0,
-        kv_rank=rank, **({name: size((key,), default) for name, key, default in _LATENT} if rank else {}),
+        kv_rank=rank, **latent,
         qkv_bias=biased or family.qkv_bias, all_bias=biased and family.expert_bias,
         qk_norm={"head": 2 * head_dim, "all": (heads + kv_heads) * head_dim}.get(normed, 0),
         shared_gate="shared_expert_gate" in family.shared, correction=any("bias" in part for part in family.router) and not family.expert_bias,

@@ -1,0 +1,116 @@
+"""A plan in the report of `analyze`, where the run's model configuration is known; and where the weights of a run are.
+
+It is read again from the file that the run's facts name. Nothing here may fail a diagnosis: what cannot be planned is said in
+the report.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from faultproxy.analyzer.errors import InputError
+from faultproxy.analyzer.facts import ORIGINS
+from faultproxy.analyzer.report.clean import encodable, visible
+
+#: A model of Hugging Face's hub, as frameworks are told it.
+_HUB = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[\w.-]{1,96}")
+#: What was read from a line is no configuration.
+_LINE = re.compile(r":\d+$")
+#: Facts that a model's config.json states and hardly anything else does, tried in turn.
+_TELLING = ("model.family", "model.kv_heads", "model.vocab", "model.hidden", "model.layers")
+#: Variants that a report has beside the recommended plan.
+_OTHERS = 4
+
+
+def config_path(facts: Mapping[str, Any]) -> str | None:
+    """The model configuration that the facts of a run were read from, if it is a file on this machine."""
+    origins = facts.get(ORIGINS)
+    held = origins if isinstance(origins, Mapping) else {}
+    for fact in _TELLING:
+        path = held.get(fact)
+        if isinstance(path, str) and not _LINE.search(path):
+            return path
+    return None
+
+
+def source_of(config: str, facts: Mapping[str, Any]) -> tuple[str, str]:
+    """Where the weights are: in the folder of the configuration, else at the model path of the run; and what to mind."""
+    path = Path(config)
+    folder = path if path.is_dir() else path.parent
+    try:
+        if any(folder.glob("*.safetensors")) and (folder / "config.json").is_file():
+            return str(folder), ""
+    except OSError:
+        pass
+    model = facts.get("model")
+    name = model.get("name") if isinstance(model, Mapping) else None
+    if isinstance(name, str) and name and name.isprintable():
+        return (f"hf://{name}" if _HUB.fullmatch(name) and not Path(name).exists() else name), ""
+    there = visible(str(folder), 200)
+    return str(folder), f"no weights lie beside {path.name}: name their folder or URL in place of {there}"
+
+
+def attach(report: dict[str, Any]) -> None:
+    """Put plans and the commands that build them into the report of a failed run whose model configuration is known."""
+    facts = report["run"]["facts"]
+    path = config_path(facts) if report["verdict"] == "failed" else None
+    if path is None:
+        return
+    from faultproxy.analyzer.ingest.facts.documents import json_object
+    from faultproxy.analyzer.ingest.facts.model import is_model
+
+    config = json_object(Path(path))
+    if config is None or not is_model(config):
+        return
+    try:
+        _check_same(config, facts)
+        found = _section(config, path, report)
+    except InputError as error:
+        found = {"refused": visible(str(error), 500)}
+    except Exception as error:  # noqa: BLE001 - a diagnosis is worth more than a plan
+        found = {"refused": f"a bug in faultproxy ({type(error).__name__}); please report it with {visible(path, 300)}"}
+    report["proxy"] = {"config": encodable(path), **found}
+    if found["refused"] is None:
+        note = f" ({found['note']})" if found["note"] else ""
+        report["reproduce"] += [
+            {"title": f"build the proxy: {found['summary']}{note}", "command": found["command"]},
+            {"title": "all plans, for a budget and device of yours", "command": _plan_command(report, encodable(path))},
+        ]
+
+
+def _section(config: dict[str, Any], path: str, report: Mapping[str, Any]) -> dict[str, Any]:
+    from faultproxy.proxy.cost.setting import setting
+    from faultproxy.proxy.plan.plan import plans
+    from faultproxy.proxy.plan.question import asked, stated
+    from faultproxy.proxy.plan.show import headline, priced
+
+    facts, question = report["run"]["facts"], asked(report)
+    used = setting(stated(facts))
+    source, note = source_of(path, facts)
+    best, *others = [plan.document(encodable(source)) for plan in plans(config, question, used)[: 1 + _OTHERS]]
+    original = best["weights"] == "original"
+    return {"refused": None, "summary": headline(best), "note": note if note and original else None, "priced": priced(used, question.devices), **best, "others": others}  # fmt: skip
+
+
+def _check_same(config: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+    """A configuration beside a log may be another model's: what the log states is nearer to what ran."""
+    from faultproxy.analyzer.ingest.facts.model import describe
+
+    said, model = describe(config), facts.get("model")
+    for name in ("layers", "experts", "hidden"):
+        here, there = said.get(f"model.{name}"), model.get(name) if isinstance(model, Mapping) else None
+        if here is not None and there is not None and here != there:
+            raise InputError(
+                f"the configuration states {here} for {name} and the run {there}; name the model's own with --model-config"
+            )
+
+
+def _plan_command(report: Mapping[str, Any], path: str) -> str:
+    words = ["faultproxy", "proxy", "plan", path if not path.startswith("-") else f"./{path}"]
+    words += ["--factor", report["factor"], "--type", report["failure_type"]]
+    words += ["--layer", str(report["layer"])] if report["layer"] is not None else []
+    return shlex.join(words)

@@ -1,0 +1,217 @@
+"""`analyze` beside a model's configuration plans a proxy, and the commands that it prints work as printed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from faultproxy.analyzer.diagnose import diagnose
+from faultproxy.analyzer.ingest import read
+from faultproxy.analyzer.report.document import document
+from faultproxy.analyzer.report.text import render as text
+from faultproxy.analyzer.ticket.render import render as ticket
+from faultproxy.proxy.plan import beside
+from faultproxy.proxy.plan.beside import attach, config_path, source_of
+from faultproxy.proxy.recipe import read_numbers
+
+sys.path.insert(0, str(Path(__file__).parent))
+import checkpoints
+
+DEMO = Path(__file__).parent.parent / "fixtures" / "demo" / "loss_scale_collapse.log"
+#: The demo states the sizes of its own model.
+LOG = "".join(line for line in DEMO.read_text("utf-8").splitlines(keepends=True) if not re.search("num_|topk", line))
+CONFIG = {
+    "model_type": "qwen3_moe", "num_hidden_layers": 8, "hidden_size": 8, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 4,
+    "vocab_size": 32, "intermediate_size": 16, "moe_intermediate_size": 4, "num_experts": 16, "num_experts_per_tok": 2, "norm_topk_prob": True,
+}  # fmt: skip
+
+
+def job(folder: Path, config: Any = CONFIG, weights: bool = False) -> Path:
+    """A folder with the failed log, the model's configuration, and its weights."""
+    folder.mkdir()
+    (folder / "run.log").write_text(LOG, encoding="utf-8")
+    if weights:
+        return checkpoints.moe(folder, layers=8, experts=16, files=False)
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return folder
+
+
+def report(folder: Path, **changes: Any) -> dict[str, Any]:
+    found = document(diagnose(read([str(folder / "run.log")])[0])) | changes
+    assert found["verdict"] == "failed"
+    attach(found)
+    return found
+
+
+def shell(command: str, where: Path) -> subprocess.CompletedProcess[str]:
+    """Run as a person would who copies it."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return subprocess.run(
+        command,
+        check=False,
+        shell=True,
+        cwd=where,
+        capture_output=True,
+        encoding="utf-8",
+        env=os.environ | {"PATH": path},
+    )
+
+
+def commands(found: dict[str, Any], verb: str) -> list[str]:
+    return [entry["command"] for entry in found["reproduce"] if f"proxy {verb} " in entry["command"]]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"factor": "routing", "failure_type": "router_collapse", "layer": None},
+        {"factor": "depth", "failure_type": "gradient_explosion", "layer": 4},
+        {"factor": "undetermined"},
+    ],
+    ids=lambda changes: changes.get("factor", "precision, as diagnosed"),
+)
+def test_the_build_and_plan_commands_work_as_printed(changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    folder = job(tmp_path / "a job; with $HOME's name", weights=True)
+    monkeypatch.chdir(tmp_path)
+    found = report(Path(folder.name), **changes)
+    plan = found["proxy"]
+    [build], [again] = commands(found, "build"), commands(found, "plan")
+    built = shell(build, tmp_path)
+    assert built.returncode == 0, built.stderr
+    out = tmp_path / plan["command"].split("--")[0].split()[-1]
+    made, proxy = (json.loads((out / name).read_text("utf-8")) for name in ("config.json", "proxy.json"))
+    assert (made["num_hidden_layers"], made["num_experts"]) == (len(plan["layers_kept"]), plan["experts_kept"])
+    assert proxy["kept"]["layers"] == plan["layers_kept"]
+    planned = shell(f"{again} --format json", tmp_path)
+    assert planned.returncode == 0, planned.stderr
+    assert json.loads(planned.stdout)["plans"][0]["command"] == build
+
+
+def test_the_report_is_valid_and_text_and_ticket_have_the_plan_and_its_command(tmp_path: Path, schema_problems: Any) -> None:  # fmt: skip
+    found = report(job(tmp_path / "job", weights=True))
+    assert schema_problems(json.loads(json.dumps(found))) == []
+    plan, [build] = found["proxy"], commands(found, "build")
+    assert plan["summary"].startswith("2 of 8 layers, 4 of 16 experts: 1 -> 1 h100, ")
+    assert plan["note"] is None and plan["refused"] is None and plan["weights"] == "random"
+    assert read_numbers("0-1") == tuple(plan["layers_kept"])
+    shown = text([found])
+    assert f"  proxy        {plan['summary']}; random weights\n" in shown and f"reproduce    {build}\n" in shown
+    for site in ("github", "plain"):
+        body = ticket(found, site, hide=False).body
+        assert build in body and plan["weights_why"][:40] in body
+
+
+def test_the_hook_of_a_dead_job_plans_too_and_still_says_how_to_repeat_it(tmp_path: Path) -> None:
+    folder = job(tmp_path / "job", weights=True)
+    assert shell(f"faultproxy hook run --job-dir {folder} --exit-code 1", tmp_path).returncode == 0
+    found = json.loads((folder / "faultproxy" / "diagnosis.json").read_text("utf-8"))
+    assert [entry["command"].split()[1:3] for entry in found["reproduce"]] == [
+        ["hook", "run"], ["proxy", "build"], ["proxy", "plan"],
+    ]  # fmt: skip
+    assert found["proxy"]["command"] in (folder / "faultproxy" / "ticket.md").read_text("utf-8")
+
+
+def test_a_healthy_run_and_one_without_a_configuration_have_no_plan(tmp_path: Path) -> None:
+    folder = job(tmp_path / "job")
+    (folder / "config.json").unlink()
+    assert report(folder)["proxy"] is None
+    healthy = {"verdict": "healthy", "run": {"facts": {"origins": {"model.family": "config.json"}}}, "proxy": None}
+    attach(healthy)
+    assert healthy["proxy"] is None
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (CONFIG | {"model_type": "no_such"}, "model_type"),
+        (CONFIG | {"num_local_experts": 8}, "disagrees with itself"),
+        (CONFIG | {"num_experts": 999_999, "num_hidden_layers": 4000}, "experts in all"),
+        (CONFIG | {"num_experts_per_tok": 0}, "0 of 16 experts a token"),
+    ],
+)
+def test_a_configuration_that_cannot_be_planned_leaves_the_diagnosis_and_says_why(config: Any, said: str, tmp_path: Path, schema_problems: Any) -> None:  # fmt: skip
+    found = report(job(tmp_path / "job", config))
+    assert said in found["proxy"]["refused"] and schema_problems(found) == []
+    assert "none planned: " in text([found]) and not commands(found, "build")
+
+
+def test_a_configuration_of_another_model_than_the_log_states_is_refused(tmp_path: Path) -> None:
+    folder = job(tmp_path / "job")
+    (folder / "run.log").write_bytes(DEMO.read_bytes())
+    assert "states 8 for layers and the run 48" in report(folder)["proxy"]["refused"]
+
+
+def test_a_bug_of_the_planner_does_not_cost_the_diagnosis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(beside, "_section", broken)
+    assert "a bug in faultproxy (ZeroDivisionError)" in report(job(tmp_path / "job"))["proxy"]["refused"]
+
+
+@pytest.mark.parametrize("target", ["gone", "folder", "pipe", "log"])
+def test_what_the_facts_name_is_only_read_when_it_is_a_small_file_of_a_model(target: str, tmp_path: Path) -> None:
+    found = report(job(tmp_path / "job")) | {"proxy": None}
+    path = tmp_path / "x.json"
+    if target == "folder":
+        path.mkdir()
+    elif target == "pipe":
+        os.mkfifo(path)
+    elif target == "log":
+        path.write_text("{}\n{}", encoding="utf-8")
+    found["run"]["facts"]["origins"] = {"model.family": str(path)}
+    attach(found)
+    assert found["proxy"] is None
+    assert config_path({"origins": [1]}) is None and config_path({"origins": {"model.family": "train.sh:3"}}) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("Qwen/Qwen3-30B-A3B", "hf://Qwen/Qwen3-30B-A3B"),
+        ("/models/q 3", "/models/q 3"),
+        ("a\x1b[31mb", None),
+        (7, None),
+        (None, None),
+    ],
+)
+def test_weights_are_where_the_run_took_its_model_from_or_are_said_to_be_missing(name: Any, source: str | None, tmp_path: Path) -> None:  # fmt: skip
+    where, note = source_of(str(job(tmp_path / "job") / "config.json"), {"model": {"name": name}})
+    assert where == (source or str(tmp_path / "job")) and bool(note) == (source is None)
+
+
+@pytest.mark.parametrize("change", [{"refused": ""}, {"summary": None}, {"keeps": [1]}, {"others": [{}]}, {"layers_kept": [-1]}])  # fmt: skip
+def test_a_report_whose_plan_is_none_of_ours_is_refused_or_shown_and_never_a_crash(change: Any, tmp_path: Path, schema_problems: Any) -> None:  # fmt: skip
+    found = report(job(tmp_path / "job"))
+    found["proxy"] = {"config": "x", **change} if change == {"refused": ""} else found["proxy"] | change
+    if change == {"refused": ""}:
+        assert schema_problems(found) == [] and "none planned: " in ticket(found, "plain").body
+    else:
+        assert schema_problems(found)
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("faultproxy proxy build /models/q proxy-2-layers --layers 0-1 --weights random", True),
+        ("faultproxy proxy build hf://Qwen/Qwen3-30B-A3B proxy-2-layers-4-experts --experts 4 --keep 1:3", True),
+        ("faultproxy proxy build /models/q /home/me/.ssh", False),
+        ("faultproxy proxy build /models/q proxy-2-layers --force", False),
+        ("faultproxy proxy build https://evil.example/q proxy-2-layers", False),
+        ("faultproxy proxy build /models/q proxy-2-layers --experts many", False),
+        ("faultproxy proxy plan config.json --factor depth --layer 3", True),
+        ("faultproxy proxy plan config.json -o /etc/passwd", False),
+        ("faultproxy proxy plan config.json; rm x", False),
+    ],
+)
+def test_a_ticket_shows_only_builds_that_write_a_new_folder_here(command: str, shown: bool, tmp_path: Path) -> None:
+    found = report(job(tmp_path / "job")) | {"reproduce": [{"title": "t", "command": command}]}
+    assert (command in ticket(found, "plain", hide=False).body) == shown
