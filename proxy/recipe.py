@@ -47,7 +47,11 @@ class Recipe:
             found += ["--budget", f"{layer}:{count}"]
         for layer, ids in sorted(self.keep.items()):
             found += ["--keep", f"{layer}:{write_numbers(ids)}"]
-        for name, value, usual in (("method", self.method, "auto"), ("weights", self.weights, "original"), ("seed", self.seed, 0)):
+        for name, value, usual in (
+            ("method", self.method, "auto"),
+            ("weights", self.weights, "original"),
+            ("seed", self.seed, 0),
+        ):
             found += [f"--{name}", str(value)] if value != usual else []
         return found
 

@@ -40,7 +40,7 @@ def plan(
     # fmt: on
     """Plan the smallest model that can still fail as the one in CONFIG did.
 
-    CONFIG is the config.json of a Hugging Face checkpoint, or the folder that holds it; no weights are read. What failed
+    CONFIG is the config.json of a Hugging Face checkpoint, the folder that holds it, or its URL; no weights are read. What failed
     is taken from a diagnosis, or told by hand; the first plan is the recommended one.
 
     \b

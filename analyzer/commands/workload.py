@@ -37,12 +37,18 @@ def workload(command: _F) -> _F:
 
 
 def read_config(path: str) -> dict[str, Any]:
-    """The model configuration in a config.json or in the folder that holds it."""
+    """The model configuration in a config.json, in the folder that holds it, or at the URL of a checkpoint."""
     from faultproxy.analyzer.ingest.facts.documents import json_object
     from faultproxy.analyzer.ingest.facts.model import is_model
 
     try:
-        config = json_object(Path(path) / "config.json" if Path(path).is_dir() else Path(path))
+        if "://" in path:
+            from faultproxy.proxy.checkpoint import read_config as fetched
+            from faultproxy.proxy.source import open_source
+
+            config: dict[str, Any] | None = fetched(open_source(path))
+        else:
+            config = json_object(Path(path) / "config.json" if Path(path).is_dir() else Path(path))
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read ({error}); check the path and its rights") from error
     if config is None or not is_model(config):

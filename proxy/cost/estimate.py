@@ -235,12 +235,12 @@ def _on(s: Shape, setting: Setting, layout: Layout, used: Memory, shard: int, ro
     return Estimate(s, p, layout, used, shard, held_groups, flops, work.depth(s, w, setting.placement), seconds)
 
 
-def document(found: Estimate) -> dict[str, Any]:
-    """An estimate as plain data: elements, bytes, FLOPs, seconds."""
+def document(found: Estimate, counted: int | None = None) -> dict[str, Any]:
+    """An estimate as plain data: elements, bytes, FLOPs, seconds; `counted` parameters are those of the checkpoint's headers."""
     p, layout = found.parameters, found.layout
     return {
         "shape": asdict(found.shape),
-        "parameters": {"total": p.total, "stored": p.stored, **asdict(p)},
+        "parameters": ({} if counted is None else {"counted": counted}) | {"total": p.total, "stored": p.stored, **asdict(p)},
         "memory_bytes": {**asdict(found.memory), "training": found.memory.training},
         "layout": asdict(layout) | {"dp": layout.dp, "experts_per_rank": found.shape.experts // layout.ep, "rollout_shard": found.shard},
         "groups": found.groups,

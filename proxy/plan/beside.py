@@ -38,7 +38,9 @@ def config_path(facts: Mapping[str, Any]) -> str | None:
 
 
 def source_of(config: str, facts: Mapping[str, Any]) -> tuple[str, str]:
-    """Where the weights are: in the folder of the configuration, else at the model path of the run; and what to mind."""
+    """Where the weights are: at the URL or in the folder of the configuration, else at the model path of the run; and what to mind."""
+    if "://" in config:
+        return config, ""
     path = Path(config)
     folder = path if path.is_dir() else path.parent
     try:
