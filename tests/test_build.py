@@ -264,6 +264,6 @@ def test_the_command_says_what_it_built_and_what_to_do_next(tmp_path: Path) -> N
     again = CliRunner().invoke(faultproxy, [*command, "--format", "json"], catch_exceptions=False)
     assert json.loads(again.output)["status"] == "there"
     checked = CliRunner().invoke(
-        faultproxy, ["proxy", "verify", str(out), "--source", str(whole)], catch_exceptions=False
+        faultproxy, ["proxy", "check", str(out), "--source", str(whole)], catch_exceptions=False
     )
     assert checked.output.startswith(f"{out} is whole: 9 files, 47 tensors")

@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from faultproxy.analyzer.cli import analyze
 from faultproxy.analyzer.diagnose import diagnose
+from faultproxy.analyzer.errors import InputError
 from faultproxy.analyzer.ingest import read
 from faultproxy.analyzer.report.document import document
 from faultproxy.analyzer.report.text import render as text
@@ -215,3 +218,18 @@ def test_a_report_whose_plan_is_none_of_ours_is_refused_or_shown_and_never_a_cra
 def test_a_ticket_shows_only_builds_that_write_a_new_folder_here(command: str, shown: bool, tmp_path: Path) -> None:
     found = report(job(tmp_path / "job")) | {"reproduce": [{"title": "t", "command": command}]}
     assert (command in ticket(found, "plain", hide=False).body) == shown
+
+
+def test_analyze_plans_for_a_device_and_a_budget_and_says_when_it_cannot(tmp_path: Path) -> None:
+    folder = job(tmp_path / "job")
+    arguments = ["--device", "h20", "--budget", "2", "--format", "json"]
+    ran = CliRunner().invoke(analyze, [str(folder / "run.log"), *arguments])
+    found = json.loads(ran.stdout)["proxy"]
+    assert (found["device"], found["fits"], ran.stderr) == ("h20", True, "")
+    [told] = commands(json.loads(ran.stdout), "plan")
+    assert told.endswith("--device h20 --devices 2") and shell(told, tmp_path).returncode == 0
+    assert told in ticket(json.loads(ran.stdout), "plain", hide=False).body
+    (folder / "config.json").unlink()
+    assert "--model-config" in CliRunner().invoke(analyze, [str(folder / "run.log"), *arguments]).stderr
+    with pytest.raises(InputError, match="did you mean h20"):
+        CliRunner().invoke(analyze, ["x.log", "--device", "h2"], catch_exceptions=False)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from faultproxy.analyzer.commands.proxy_build import build, verify
+from faultproxy.analyzer.commands.proxy_build import build, check
 from faultproxy.analyzer.commands.proxy_calibrate import calibrate
 from faultproxy.analyzer.commands.proxy_plan import plan
 from faultproxy.analyzer.commands.workload import read_config, workload
@@ -104,5 +104,5 @@ def _counted(path: str) -> int | None:
 
 proxy.add_command(plan)
 proxy.add_command(build)
-proxy.add_command(verify)
+proxy.add_command(check)
 proxy.add_command(calibrate)

@@ -1,4 +1,4 @@
-"""`faultproxy proxy build` and `proxy verify`: cut a proxy out of a checkpoint, and check one. docs/build.md."""
+"""`faultproxy proxy build` and `proxy check`: cut a proxy out of a checkpoint, and check one. docs/build.md."""
 
 from __future__ import annotations
 
@@ -80,23 +80,23 @@ def build(
 @click.option("--source", metavar="WHERE", help="What it was cut from: compare bytes with it, at 64 places.")
 @click.option("--all", "everything", is_flag=True, help="Compare every byte with --source.")
 @_FORMAT
-def verify(out: str, source: str | None, everything: bool, format_: str) -> None:
+def check(out: str, source: str | None, everything: bool, format_: str) -> None:
     """Check that the folder OUT is the proxy that `proxy build` made.
 
     \b
     Examples:
-      faultproxy proxy verify proxy/
-      faultproxy proxy verify proxy/ --source Qwen3-30B-A3B/ --all
+      faultproxy proxy check proxy/
+      faultproxy proxy check proxy/ --source Qwen3-30B-A3B/ --all
     """
     from dataclasses import asdict
 
-    from faultproxy.proxy.build import verify as check
+    from faultproxy.proxy.build import verify
     from faultproxy.proxy.checkpoint import read_checkpoint
     from faultproxy.proxy.source import open_source
 
     if everything and source is None:
         raise InputError("--all compares with the source; give --source WHERE too")
-    found = check(Path(out), None if source is None else read_checkpoint(open_source(source)), everything)
+    found = verify(Path(out), None if source is None else read_checkpoint(open_source(source)), everything)
     compared = f", {found.compared:,} bytes of weights equal to the source's" if source else "; --source WHERE compares its weights"
     text = f"{out} is whole: {found.files} files, {found.tensors} tensors{compared}"
     _write(asdict(found) if format_ == "json" else text)

@@ -41,7 +41,7 @@ _PLACEHOLDER = re.compile(r"(?:<|&lt;)(secret|host|ip|mac|email|user)-\d+(?:>|&g
 #: A reader copies what stands here, and the report may be anybody's: so only commands that look, without what writes.
 _HARMLESS = (
     "analyze", "faultproxy analyze", "faultproxy rules explain", "faultproxy lab show", "faultproxy lab run", "faultproxy proxy cost",
-    "faultproxy proxy plan", "faultproxy proxy verify",
+    "faultproxy proxy plan", "faultproxy proxy check",
 )  # fmt: skip
 #: Names of the options that write: `--output`, `--force`, and the `--html` of `lab show`.
 _WRITE = {"output", "force", "page"}

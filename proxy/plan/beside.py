@@ -56,8 +56,9 @@ def source_of(config: str, facts: Mapping[str, Any]) -> tuple[str, str]:
     return str(folder), f"no weights lie beside {path.name}: name their folder or URL in place of {there}"
 
 
-def attach(report: dict[str, Any]) -> None:
-    """Put plans and the commands that build them into the report of a failed run whose model configuration is known."""
+def attach(report: dict[str, Any], device: str | None = None, budget: int | None = None) -> None:
+    """Put plans and the commands that build them into the report of a failed run whose model configuration is known; they are for
+    `device` instead of the run's, and for `budget` of them."""
     facts = report["run"]["facts"]
     path = config_path(facts) if report["verdict"] == "failed" else None
     if path is None:
@@ -70,7 +71,7 @@ def attach(report: dict[str, Any]) -> None:
         return
     try:
         _check_same(config, facts)
-        found = _section(config, path, report)
+        found = _section(config, path, report, device, budget)
     except InputError as error:
         found = {"refused": visible(str(error), 500)}
     except Exception as error:  # noqa: BLE001 - a diagnosis is worth more than a plan
@@ -80,20 +81,26 @@ def attach(report: dict[str, Any]) -> None:
         note = f" ({found['note']})" if found["note"] else ""
         report["reproduce"] += [
             {"title": f"build the proxy: {found['summary']}{note}", "command": found["command"]},
-            {"title": "all plans, for a budget and device of yours", "command": _plan_command(report, encodable(path))},
+            {
+                "title": "all plans, for a budget and device of yours",
+                "command": _plan_command(report, encodable(path), device, budget),
+            },
         ]
 
 
-def _section(config: dict[str, Any], path: str, report: Mapping[str, Any]) -> dict[str, Any]:
+def _section(config: dict[str, Any], path: str, report: Mapping[str, Any], device: str | None, budget: int | None) -> dict[str, Any]:  # fmt: skip
     from faultproxy.proxy.cost.setting import setting
     from faultproxy.proxy.plan.plan import plans
+    from faultproxy.proxy.plan.price import Budget
     from faultproxy.proxy.plan.question import asked, stated
     from faultproxy.proxy.plan.show import headline, priced
 
     facts, question = report["run"]["facts"], asked(report)
-    used = setting(stated(facts))
+    used = setting(stated(facts) | ({"device_name": device} if device else {}))
     source, note = source_of(path, facts)
-    best, *others = [plan.document(encodable(source)) for plan in plans(config, question, used)[: 1 + _OTHERS]]
+    best, *others = [
+        plan.document(encodable(source)) for plan in plans(config, question, used, Budget(budget))[: 1 + _OTHERS]
+    ]
     original = best["weights"] == "original"
     return {"refused": None, "summary": headline(best), "note": note if note and original else None, "priced": priced(used, question.devices), **best, "others": others}  # fmt: skip
 
@@ -111,8 +118,10 @@ def _check_same(config: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
             )
 
 
-def _plan_command(report: Mapping[str, Any], path: str) -> str:
+def _plan_command(report: Mapping[str, Any], path: str, device: str | None, budget: int | None) -> str:
     words = ["faultproxy", "proxy", "plan", path if not path.startswith("-") else f"./{path}"]
     words += ["--factor", report["factor"], "--type", report["failure_type"]]
     words += ["--layer", str(report["layer"])] if report["layer"] is not None else []
+    words += ["--device", device] if device else []
+    words += ["--devices", str(budget)] if budget else []
     return shlex.join(words)
