@@ -20,14 +20,17 @@ from pathlib import Path
 from typing import Any
 
 from faultproxy.analyzer.errors import InputError, UnreadableError
-from faultproxy.analyzer.report.clean import visible
+from faultproxy.analyzer.report.clean import encodable, visible
 from faultproxy.proxy.families import Config
 from faultproxy.proxy.source import PLAIN, Source
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
-# The largest public index known here names some 100,000 tensors in about 10 MB. Parsed, a file takes up to 25 times its size.
-MAX_HEADER_BYTES = 32 * 2**20
+# The largest public index known here names some 200,000 tensors in about 20 MB, and a header has seven values a tensor. Parsed, a value
+# takes up to 270 bytes.
+MAX_HEADER_BYTES, MAX_VALUES, MAX_TENSORS = 32 * 2**20, 2**21, 2**19
+# Of config.json; 100 kB are usual, lists of modules that are not quantised can make it ten times as long.
+MAX_CONFIG_BYTES = 4 * 2**20
 MAX_SHARDS = 10_000
 MAX_AXES = 8
 
@@ -110,6 +113,10 @@ def read_checkpoint(source: Source, weightless: bool = False) -> Checkpoint:
                 if name in found.tensors:
                     raise InputError(f"tensor {visible(name)} is in {found.tensors[name].file} and in {file}; keep one")
                 found.tensors[name] = tensor
+            if len(found.tensors) > MAX_TENSORS:
+                raise InputError(f"{source.where('')} has more than {MAX_TENSORS} tensors; is it a model?")
+    if not found.tensors:
+        raise InputError(f"{source.where(files[0])} holds no tensors; is it the right file?")
     for name, short in weights.items():
         if name not in found.tensors or found.tensors[name].file != short:
             raise InputError(f"{source.where(INDEX)} says that {visible(name)} is in {short}, which does not hold it")
@@ -118,7 +125,7 @@ def read_checkpoint(source: Source, weightless: bool = False) -> Checkpoint:
 
 def read_config(source: Source) -> Config:
     """The config.json of a checkpoint, and nothing else of it."""
-    return _object(read_side_file(source, CONFIG), source.where(CONFIG))
+    return _object(read_side_file(source, CONFIG, MAX_CONFIG_BYTES), source.where(CONFIG))
 
 
 def read_side_file(source: Source, file: str, limit: int = MAX_HEADER_BYTES) -> bytes:
@@ -129,7 +136,7 @@ def read_side_file(source: Source, file: str, limit: int = MAX_HEADER_BYTES) -> 
 
 
 def _document(found: Checkpoint, file: str) -> dict[str, Any]:
-    data = read_side_file(found.source, file)
+    data = read_side_file(found.source, file, MAX_CONFIG_BYTES if file == CONFIG else MAX_HEADER_BYTES)
     found.digests[file] = hashlib.sha256(data).hexdigest()
     return _object(data, found.source.where(file))
 
@@ -156,8 +163,10 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _object(data: bytes, where: str) -> dict[str, Any]:
+    if data.count(b",") > MAX_VALUES:
+        raise InputError(f"{where} holds more than {MAX_VALUES} values")
     try:
-        found = json.loads(data, object_pairs_hook=_once)
+        found = json.loads(data.decode(), object_pairs_hook=_once)
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
     except (ValueError, RecursionError) as error:
@@ -215,6 +224,8 @@ def _tensor(name: str, entry: Any, file: str, where: str, base: int) -> StoredTe
             raise wrong(f"has {key} that is not a list of whole numbers from 0")
         return tuple(found)
 
+    if name != encodable(name):
+        raise wrong("has a name that is no UTF-8")
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         raise wrong("must have exactly dtype, shape, and data_offsets")
     if not isinstance(entry["dtype"], str) or entry["dtype"] not in BITS:

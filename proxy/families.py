@@ -13,11 +13,13 @@ from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any
 
-from faultproxy.analyzer.errors import FaultproxyError, no_such
+from faultproxy.analyzer.errors import FaultproxyError, InputError, no_such
 from faultproxy.analyzer.report.clean import visible
 
 Keys = tuple[str, ...]
 Config = dict[str, Any]
+#: Levels of a config; those of models known here have at most 6.
+MAX_DEPTH = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,9 @@ class Family:
     attention_index: str = ""
     attention_between: str = "linear_attention"
     attends: Keys = ()
+    depth_scaled: Keys = ()
+    listed: Keys = ()
+    borrows: Keys = ()
     index_from_one: Keys = ()
     per_layer: Keys = ()
     not_per_layer: Keys = ()
@@ -104,13 +109,13 @@ class Family:
     @cached_property
     def layer_name(self) -> re.Pattern[str]:
         """A tensor of a layer: the prefix, the layer's number, the rest."""
-        return re.compile(rf"({'|'.join(map(re.escape, self.prefixes))})\.(\d{{1,6}})\.(.+)")
+        return re.compile(rf"({'|'.join(map(re.escape, self.prefixes))})\.([0-9]{{1,6}})\.(.+)")
 
     @cached_property
     def expert_name(self) -> re.Pattern[str]:
         """Within a layer, a tensor of one expert: the path, the expert's number, its part, and what it is of that part."""
         return re.compile(
-            rf"({re.escape(self.block)}\.experts)\.(\d{{1,6}})\.({'|'.join(self.parts) or '(?!)'})\.([a-z0-9_]+)"
+            rf"({re.escape(self.block)}\.experts)\.(0|[1-9][0-9]{{0,5}})\.({'|'.join(self.parts) or '(?!)'})\.([a-z0-9_]+)"
         )
 
 
@@ -152,6 +157,7 @@ def read_families(document: Mapping[str, Any]) -> dict[str, Family]:
 
 def find_family(config: Config) -> Family:
     """The family of a config.json, by the model_type of its nested text config, else by its own."""
+    _check_depth(config)
     known = {model_type: family for family in families().values() for model_type in family.model_types}
     nested = next(iter(families().values())).nested
     tried = [holder.get("model_type") for _, holder in holders(config, nested)]
@@ -169,6 +175,15 @@ def holders(config: Config, nested: Keys) -> list[tuple[str, Config]]:
     ]:
         found.insert(0, inner[0])
     return found
+
+
+def _check_depth(config: Config) -> None:
+    level: list[Any] = [config]
+    for _ in range(MAX_DEPTH):
+        inner = (each for one in level for each in (one.values() if isinstance(one, dict) else one))
+        if not (level := [each for each in inner if isinstance(each, (dict, list))]):
+            return
+    raise InputError(f"this config nests deeper than the {MAX_DEPTH} levels that are read; is it a model's?")
 
 
 @cache

@@ -68,6 +68,24 @@ class Recipe:
         }
 
 
+def read_recipe(document: Any) -> Recipe:
+    """The recipe that `Recipe.document` wrote.
+
+    Raises:
+        InputError: It is none.
+    """
+    try:
+        layers, experts, seed = document["layers"] or (), document["experts"], document["seed"]
+        budgets = {int(layer): count for layer, count in document["budgets"].items()}
+        keep = {int(layer): tuple(ids) for layer, ids in document["keep"].items()}
+        counts = [*layers, *budgets, *budgets.values(), *keep, *(n for ids in keep.values() for n in ids), experts or 0]
+        if not all(type(n) is int and 0 <= n < _MOST for n in counts) or not (type(seed) is int and 0 <= seed < 2**63):
+            raise ValueError
+        return Recipe(tuple(layers), experts, budgets, keep, document["method"], document["weights"], seed)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InputError("its recipe is not one that `proxy plan` writes; plan again") from error
+
+
 def read_numbers(text: str) -> tuple[int, ...]:
     """`0-3,7` as (0, 1, 2, 3, 7), in order, each once.
 

@@ -18,20 +18,22 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from faultproxy.analyzer.errors import InputError, UnreadableError
-from faultproxy.analyzer.report.clean import visible
+from faultproxy.analyzer.report.clean import encodable, visible
 
 PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,200}")
-#: What is asked for where a web server lists nothing; remote code is found by config.json.
+#: What a web server is asked for, since few list their files; remote code is found by config.json.
 USUAL = (
     "config.json", "generation_config.json", "model.safetensors.index.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
     "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "chat_template.jinja",
-    "chat_template.json", "preprocessor_config.json", "tiktoken.model",
+    "chat_template.json", "preprocessor_config.json", "tiktoken.model", "LICENSE",
 )  # fmt: skip
 #: Modules of remote code that a config names.
 _CODE = re.compile(r'"((?:modeling|configuration|tokenization|processing)_[A-Za-z0-9_]{1,80})\.[A-Za-z0-9_]+"')
 _EXTRA = "a checkpoint at a URL needs the extra `remote`: pip install 'faultproxy[remote]', and the fsspec driver of that store"
 _TRIES = 5
 _FIRST_WAIT_SECONDS = 0.2
+#: A name and password, or a query with a signature, of a URL in what a driver says.
+_SECRET = re.compile(r"(?<=://)[^\s/@]*@|\?[^\s'\")]+")
 T = TypeVar("T")
 
 
@@ -107,13 +109,13 @@ class _Folder(Source):
             raise UnreadableError(f"cannot read {visible(str(path))}: {error.strerror}") from error
         self._only = path.name if one else ""
         folder = path.parent if one else path
-        super().__init__(folder.resolve().name, folder)
+        super().__init__(encodable(folder.resolve().name), folder)
 
     def files(self) -> list[str]:
         assert self.local is not None
         try:
             with os.scandir(self.local) as entries:
-                found = [entry.name for entry in entries if PLAIN.fullmatch(entry.name) and entry.is_file()]
+                found = [entry.name for entry in entries if PLAIN.fullmatch(entry.name) and not entry.is_dir()]
         except OSError as error:
             raise UnreadableError(f"cannot read {visible(str(self.local))}: {error.strerror}") from error
         weights = (".safetensors", ".safetensors.index.json")
@@ -154,7 +156,12 @@ class _Folder(Source):
 
 class _Remote(Source):
     def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError as error:
+            raise InputError(f"this is no URL ({visible(str(error), 80)}); write https://HOST/MODEL") from error
+        if "::" in url:
+            raise InputError("chained URLs (::) are not read; give the URL of the model's folder")
         # Neither passwords nor signatures of a URL may reach the provenance.
         shown = parts._replace(netloc=parts.netloc.rpartition("@")[2] if parts.scheme != "hf" else parts.netloc)
         super().__init__(shown._replace(query="", fragment="").geturl().rstrip("/"))
@@ -167,9 +174,7 @@ class _Remote(Source):
         try:
             self._fs, root = fsspec.core.url_to_fs(url, **(_web_options() if self._web else {}))
         except Exception as error:  # each driver has errors of its own
-            raise InputError(
-                f"{visible(self.name)}: cannot be opened ({visible(str(error), 200)}); {_EXTRA}"
-            ) from error
+            raise InputError(f"{visible(self.name)}: cannot be opened ({_said(error)}); {_EXTRA}") from error
         self._root, question, query = root.partition("?") if self._web else (root, "", "")
         self._root, self._query = self._root.rstrip("/"), question + query
         self._async = isinstance(self._fs, AsyncFileSystem)
@@ -190,21 +195,17 @@ class _Remote(Source):
         return " ".join(map(str, self._information(file)))
 
     def _list(self) -> list[str]:
-        try:
-            entries = self._again(lambda: self._fs.ls(self._root + ("/" if self._web else ""), detail=True), self._root)
-        except InputError:
-            if not self._web:
-                raise
-            entries = []
-        found = {entry["name"].rstrip("/").rpartition("/")[2] for entry in entries if entry["type"] == "file"}
-        if self._web and "config.json" not in found:
+        if self._web:
             found = self._there(USUAL)
             text = self.read("config.json", 0, min(self.size("config.json"), 2**20)).decode(errors="replace")
             found |= self._there(sorted({f"{module}.py" for module in _CODE.findall(text)})[:20])
+        else:
+            entries = self._again(lambda: self._fs.ls(self._root, detail=True), self._root)
+            found = {entry["name"].rstrip("/").rpartition("/")[2] for entry in entries if entry["type"] == "file"}
         return sorted(name for name in found if PLAIN.fullmatch(name))
 
     def _there(self, names: Collection[str]) -> set[str]:
-        """Those of the files that a web server without a listing has."""
+        """Those of the files that a web server has."""
         from concurrent.futures import ThreadPoolExecutor
 
         def there(name: str) -> bool:
@@ -234,13 +235,34 @@ class _Remote(Source):
         return bytes(self._again(lambda: self._range(self._url(file), size, start, min(stop, size)), file))
 
     def _range(self, url: str, size: int, start: int, stop: int) -> Any:
-        if self._async and not self._web:
+        if self._web:
+            from fsspec.asyn import sync
+
+            return sync(self._fs.loop, self._asked, url, size, start, stop)
+        if self._async:
             return self._fs.cat_file(url, start=start, end=stop)
         # Any cache would read ahead.
-        how: dict[str, Any] = {"size": size} if self._web else {}
-        with self._fs.open(url, "rb", cache_type="none", **how) as opened:
+        with self._fs.open(url, "rb", cache_type="none") as opened:
             opened.seek(start)
             return opened.read(stop - start)
+
+    async def _asked(self, url: str, size: int, start: int, stop: int) -> bytes:
+        """The range that was asked for and nothing else: fsspec takes any answer 206, to its end."""
+        session = await self._fs.set_session()
+        asked = {"Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity"}
+        how = {**self._fs.kwargs, "headers": {**self._fs.kwargs.get("headers", {}), **asked}}
+        async with session.get(self._fs.encode_url(url), **how) as answer:
+            answer.raise_for_status()
+            ranged = answer.status == 206 and answer.headers.get("Content-Range", "").startswith(
+                f"bytes {start}-{stop - 1}/"
+            )
+            whole = answer.status == 200 and answer.content_length == size == stop - start
+            if not (ranged or whole) or answer.headers.get("Content-Encoding", "identity") != "identity":
+                raise ValueError(
+                    f"the server answers {answer.status} with other bytes than the range {start} to {stop} that was asked for"
+                )
+            data: bytes = await answer.content.readexactly(stop - start)
+            return data
 
     def _again(self, ask: Callable[[], T], file: str) -> T:
         for tried in range(1, _TRIES + 1):
@@ -254,16 +276,22 @@ class _Remote(Source):
                 )
                 refused = isinstance(status, int) and 400 <= status < 500 and status not in (408, 425, 429)
                 if tried == _TRIES or missing or refused or isinstance(error, (PermissionError, ValueError)):
-                    what = f"cannot read {self.where(file)}: {visible(str(error) or type(error).__name__, 300)}"
+                    what = f"cannot read {self.where(file)}: {_said(error)}"
                     raise (_MissingError if missing else UnreadableError)(what) from error
             time.sleep(_FIRST_WAIT_SECONDS * 2 ** (tried - 1))
         raise AssertionError("the last try returns or raises")
 
 
+def _said(error: Exception) -> str:
+    """What a driver says, without what gives access."""
+    said = error.__cause__ or error
+    return visible(_SECRET.sub("", str(said)) or type(said).__name__, 300)
+
+
 def _web_options() -> dict[str, Any]:
-    """A server that stops answering is an error after a minute, and not after the five that one large file may take."""
+    """A server that stops answering is an error after a minute; one that drips, after fifteen, which is 32 MB at 36 kB/s."""
     try:
         from aiohttp import ClientTimeout
     except ImportError as error:
         raise InputError(_EXTRA) from error
-    return {"client_kwargs": {"timeout": ClientTimeout(total=None, sock_connect=20, sock_read=60)}}
+    return {"client_kwargs": {"timeout": ClientTimeout(total=900, sock_connect=20, sock_read=60)}}

@@ -13,10 +13,10 @@ from urllib.parse import unquote, urlsplit
 
 
 class Site:
-    """What the server was asked for and sent. `faults` are statuses given, or `cut` for half of an answer, before answers are right."""
+    """What the server was asked for and sent. `faults` are statuses given, `cut` for half of an answer, `shifted` for other bytes, or `gzip`, before answers are right."""
 
-    def __init__(self, folder: Path, lists: bool, ranges: bool) -> None:
-        self.folder, self.lists, self.ranges = folder, lists, ranges
+    def __init__(self, folder: Path, ranges: bool) -> None:
+        self.folder, self.ranges = folder, ranges
         self.url = ""
         self.sent = 0
         self.asked: list[tuple[str, str, str | None]] = []
@@ -25,9 +25,9 @@ class Site:
 
 
 @contextmanager
-def serve(folder: Path, lists: bool = True, ranges: bool = True) -> Iterator[Site]:
-    """A running server of a folder; without `lists` it has no page of links, without `ranges` it always sends whole files."""
-    site = Site(folder, lists, ranges)
+def serve(folder: Path, ranges: bool = True) -> Iterator[Site]:
+    """A running server of a folder; without `ranges` it always sends whole files."""
+    site = Site(folder, ranges)
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"site": site}))
     server.daemon_threads = True
     site.url = f"http://127.0.0.1:{server.server_port}/model"
@@ -63,9 +63,6 @@ class _Handler(BaseHTTPRequestHandler):
         path = self.site.folder / name
         if isinstance(fault, int):
             return self._send(fault, b"try later")
-        if not name and self.site.lists:
-            links = "".join(f'<a href="{entry.name}">{entry.name}</a>' for entry in self.site.folder.iterdir())
-            return self._send(200, links.encode() if body else b"", {"Content-Type": "text/html"})
         if not name or not path.is_file():
             return self._send(404, b"")
         size = path.stat().st_size
@@ -75,6 +72,10 @@ class _Handler(BaseHTTPRequestHandler):
             assert found, wanted
             start, stop, status = int(found[1]), min(size, int(found[2]) + 1), 206
         headers = {"Content-Length": str(stop - start), "ETag": f'"{path.stat().st_mtime_ns}"'}
+        if fault == "shifted":
+            start, stop = start + 1, stop + 1
+        if fault == "gzip":
+            headers["Content-Encoding"] = "gzip"
         if status == 206:
             headers["Content-Range"] = f"bytes {start}-{stop - 1}/{size}"
         if not body:

@@ -134,8 +134,33 @@ def test_what_is_no_proxy_is_never_replaced(tmp_path: Path) -> None:
     (tmp_path / "photos" / "one.jpg").touch()
     with pytest.raises(InputError, match="is no proxy"):
         build(read(whole), RECIPE, tmp_path / "photos", force=True)
+    made(tmp_path)
+    (tmp_path / "proxy" / "checkpoint-100").mkdir()
+    with pytest.raises(InputError, match="holds checkpoint-100, which no build wrote"):
+        build(read(whole), Recipe((0,)), tmp_path / "proxy", force=True)
     (tmp_path / "empty").mkdir()
     assert build(read(whole), RECIPE, tmp_path / "empty").status == "built"
+
+
+@pytest.mark.parametrize("out", ["link", "nowhere", "s3://bucket/proxy"])
+def test_an_out_that_a_finished_proxy_cannot_replace_is_refused_before_anything_is_copied(
+    tmp_path: Path, out: str
+) -> None:
+    checkpoints.moe(tmp_path / "whole")
+    (tmp_path / "link").symlink_to(tmp_path)
+    (tmp_path / "nowhere").symlink_to(tmp_path / "gone")
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(InputError, match=r"is a link or a mount point|a folder of this machine"):
+        build(read(tmp_path / "whole"), RECIPE, Path(out) if "://" in out else tmp_path / out)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_small_file_that_cannot_be_read_is_not_left_out(tmp_path: Path) -> None:
+    whole = checkpoints.moe(tmp_path / "whole")
+    (whole / "tokenizer.json").unlink()
+    (whole / "tokenizer.json").symlink_to("not_downloaded")
+    with pytest.raises(InputError, match="tokenizer.json: No such file"):
+        build(read(whole), RECIPE, tmp_path / "proxy")
 
 
 def test_a_refused_recipe_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -216,6 +241,8 @@ def test_a_disk_that_fills_up_is_bad_input_and_the_build_goes_on_later(
         (lambda out: (out / "config.json").write_text("{}"), "config.json has 2 bytes"),
         (lambda out: (out / "proxy.json").write_text('{"schema": 2}'), "no known version"),
         (lambda out: (out / "proxy.json").unlink(), "has no proxy.json"),
+        (lambda out: (out / "modeling_other.py").write_text(""), "modeling_other.py is not in proxy.json"),
+        (lambda out: (out / "proxy.json").write_text((out / "proxy.json").read_text().replace('"why": "', '"why": "not ')), "proxy.json was changed"),
     ],
 )  # fmt: skip
 def test_a_spoilt_proxy_is_told_from_a_whole_one(tmp_path: Path, spoil: Any, why: str) -> None:

@@ -23,17 +23,19 @@ def read(folder: Path) -> Checkpoint:
     return read_checkpoint(open_source(str(folder)))
 
 
-def wide(folder: Path, dtype: str) -> Path:
-    """A checkpoint of one layer whose down projections have mean 0.5 and deviation 2."""
+def wide(folder: Path, dtype: str, deviation: float = 2) -> Path:
+    """A checkpoint of one layer whose down projections have mean 0.5 and, but for other wishes, deviation 2."""
     checkpoints.moe(folder, layers=1)
     shard = {}
     draw = np.random.default_rng(0)
     for name, tensor in read(folder).tensors.items():
         shard[name] = (tensor.dtype, list(tensor.shape), read(folder).read(name))
         if "down_proj" in name:
-            values = draw.normal(0.5, 2, (64, 512)).astype(np.float32)
+            values = draw.normal(0.5, deviation, (64, 512)).astype(np.float32)
             bits = (values.view(np.uint32) >> 16).astype("<u2").tobytes()
-            data = {"BF16": bits, "F16": values.astype("<f2").tobytes(), "F32": values.tobytes()}[dtype]
+            data = {"BF16": bits, "F16": values.clip(-65504, 65504).astype("<f2").tobytes(), "F32": values.tobytes()}[
+                dtype
+            ]
             shard[name] = (dtype, [64, 512], data)
     for path in folder.glob("model*"):
         path.unlink()
@@ -73,6 +75,14 @@ def test_a_seed_gives_the_same_weights_whatever_else_is_kept(tmp_path: Path) -> 
     same = drawn["a"].read(expert.format(1))
     assert same == drawn["b"].read(expert.format(0))
     assert same != drawn["c"].read(expert.format(0))
+
+
+def test_weights_that_would_overflow_are_refused_or_held_at_the_largest_number(tmp_path: Path) -> None:
+    recipe = Recipe(experts=4, method="first", weights="random")
+    with pytest.raises(InputError, match="down_proj.weight holds values that are no numbers or beyond"):
+        build(read(wide(tmp_path / "huge", "F32", 1e35)), recipe, tmp_path / "refused")
+    build(read(wide(tmp_path / "half", "F16", 16_000)), recipe, tmp_path / "drawn")
+    assert np.isfinite(values(read(tmp_path / "drawn"), "model.layers.0.mlp.experts.3.down_proj.weight")).all()
 
 
 def test_quantised_weights_are_not_drawn(tmp_path: Path) -> None:

@@ -108,6 +108,27 @@ def test_two_builds_into_one_folder_are_one_too_many(tmp_path: Path, whole: Path
     assert run(whole, tmp_path / "proxy", Recipe(experts=4)).status == "built"
 
 
+@pytest.mark.parametrize("spoil", [b"experts", b"model-0"])
+def test_a_damaged_line_of_the_journal_is_not_believed(tmp_path: Path, whole: Path, spoil: bytes) -> None:
+    recipe = Recipe(layers=(0, 2), experts=4, method="first")
+    wanted = contents(run(whole, tmp_path / "uninterrupted", recipe).out)
+    with pytest.raises(Killed):
+        run(whole, tmp_path / "proxy", recipe, 1500)
+    journal = tmp_path / ".proxy.partial" / "journal"
+    journal.write_bytes(journal.read_bytes().replace(spoil, spoil.upper(), 1))
+    assert contents(run(whole, tmp_path / "proxy", recipe).out) == wanted
+
+
+def test_a_link_in_place_of_the_growing_model_is_not_followed(tmp_path: Path, whole: Path) -> None:
+    with pytest.raises(Killed):
+        run(whole, tmp_path / "proxy", Recipe(experts=4), 1500)
+    (tmp_path / ".proxy.partial" / "model").rename(tmp_path / "theirs")
+    (tmp_path / ".proxy.partial" / "model").symlink_to(tmp_path / "theirs")
+    before = contents(tmp_path / "theirs")
+    assert run(whole, tmp_path / "proxy", Recipe(experts=4)).status == "built"
+    assert contents(tmp_path / "theirs") == before
+
+
 def test_a_link_in_place_of_the_partial_folder_is_not_followed(tmp_path: Path, whole: Path) -> None:
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "file").touch()

@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the loop needs the extra `proxy`")
 transformers = pytest.importorskip("transformers")
 
+from faultproxy.analyzer.errors import InputError
 from faultproxy.analyzer.record import Recorder
 from faultproxy.proxy.build import build, verify
 from faultproxy.proxy.checkpoint import read_checkpoint
@@ -103,3 +104,6 @@ def test_a_config_without_weights_is_built_by_transformers_and_the_same_each_tim
     assert json.loads((made[0].out / "config.json").read_text())["num_hidden_layers"] == 2
     files = [{path.name: path.read_bytes() for path in one.out.iterdir()} for one in made]
     assert files[0] == files[1]
+    checkpoint.config["rms_norm_eps"] = [1]
+    with pytest.raises(InputError, match="cannot build this model.*rms_norm_eps"):
+        build(checkpoint, Recipe((0, 2), experts=4, weights="random"), tmp_path / "c")

@@ -84,6 +84,10 @@ def test_shards_are_read_by_their_index(tmp_path: Path) -> None:
         (b"[" * 200_000, 0, "not JSON"),
         (b'{"a": ' + b"9" * 5000 + b"}", 0, "not JSON"),
         (b"\xff\xfe{}", 0, "not JSON"),
+        ("{}".encode("utf-16"), 0, "not JSON"),
+        (b"{}", 0, "holds no tensors"),
+        ({"a\ud800": entry("U8", [4], 0, 4)}, 4, "no UTF-8"),
+        (b'{"a": [' + b"0," * (2**21 + 1) + b"0]}", 0, "more than 2097152 values"),
         (b"[]", 0, "not an object"),
     ],
 )
@@ -92,6 +96,14 @@ def test_a_header_that_does_not_describe_its_file_is_refused(
 ) -> None:
     with pytest.raises(InputError, match=why):
         read(write(tmp_path / "x.safetensors", header, buffer))
+
+
+def test_a_huge_config_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    write(tmp_path / "x.safetensors", {"a": entry("U8", [4], 0, 4)}, 4)
+    with (tmp_path / "config.json").open("wb") as file:
+        file.truncate(checkpoint.MAX_CONFIG_BYTES + 1)
+    with pytest.raises(InputError, match="config.json is larger than"):
+        read(tmp_path)
 
 
 def test_a_huge_header_is_refused_before_it_is_read(tmp_path: Path) -> None:

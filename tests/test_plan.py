@@ -236,3 +236,9 @@ def test_seconds_are_met_with_more_devices_where_the_budget_has_them() -> None:
     fast = planned(QWEN, Question("precision"), Budget(devices=8, seconds=wanted))[0]
     assert fast.left is not None and fast.fits
     assert fast.left.estimate.step <= wanted and slow.left.estimate.devices < fast.left.estimate.devices <= 8
+
+
+def test_seconds_alone_give_no_proxy_more_devices_than_the_original_takes() -> None:
+    for plan in planned(BENCHMARK.config_of("kimi-k2"), Question(), Budget(seconds=60)):
+        assert plan.left is not None and plan.whole is not None
+        assert plan.left.estimate.devices <= plan.whole.estimate.devices

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from faultproxy.analyzer.cli import analyze
+from faultproxy.analyzer.cli import analyze, faultproxy
 from faultproxy.analyzer.diagnose import diagnose
 from faultproxy.analyzer.errors import InputError
 from faultproxy.analyzer.ingest import read
@@ -22,7 +22,7 @@ from faultproxy.analyzer.report.text import render as text
 from faultproxy.analyzer.ticket.render import render as ticket
 from faultproxy.proxy.plan import beside
 from faultproxy.proxy.plan.beside import attach, config_path, source_of
-from faultproxy.proxy.recipe import read_numbers
+from faultproxy.proxy.recipe import Recipe, read_numbers
 
 sys.path.insert(0, str(Path(__file__).parent))
 import checkpoints
@@ -78,8 +78,16 @@ def commands(found: dict[str, Any], verb: str) -> list[str]:
         {"factor": "routing", "failure_type": "router_collapse", "layer": None},
         {"factor": "depth", "failure_type": "gradient_explosion", "layer": 4},
         {"factor": "undetermined"},
+        {
+            "factor": "routing",
+            "failure_type": "router_collapse",
+            "layer": None,
+            "causes": [{"cause": "operator", "probability": 0.5}],
+        },
+        {"factor": "routing", "failure_type": "expert_imbalance", "layer": 2, "expert": 5},
+        {"factor": "routing", "failure_type": "expert_imbalance", "layer": None, "expert": 5},
     ],
-    ids=lambda changes: changes.get("factor", "precision, as diagnosed"),
+    ids=lambda changes: ", ".join(map(str, changes.values())) or "as diagnosed",
 )
 def test_the_build_and_plan_commands_work_as_printed(changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     folder = job(tmp_path / "a job; with $HOME's name", weights=True)
@@ -106,7 +114,9 @@ def test_the_report_is_valid_and_text_and_ticket_have_the_plan_and_its_command(t
     assert plan["note"] is None and plan["refused"] is None and plan["weights"] == "random"
     assert read_numbers("0-1") == tuple(plan["layers_kept"])
     shown = text([found])
-    assert f"  proxy        {plan['summary']}; random weights\n" in shown and f"reproduce    {build}\n" in shown
+    assert f"  proxy        {plan['summary']}; random weights\n{' ' * 15}for factor precision: fewer layers" in shown
+    assert re.search(r"\n {15}plan 1 of \d, for factor ", text([report(tmp_path / "job", factor="undetermined")]))
+    assert f"reproduce    {build}\n" in shown
     for site in ("github", "plain"):
         body = ticket(found, site, hide=False).body
         assert build in body and plan["weights_why"][:40] in body
@@ -136,7 +146,7 @@ def test_a_healthy_run_and_one_without_a_configuration_have_no_plan(tmp_path: Pa
     [
         (CONFIG | {"model_type": "no_such"}, "model_type"),
         (CONFIG | {"num_local_experts": 8}, "disagrees with itself"),
-        (CONFIG | {"num_experts": 999_999, "num_hidden_layers": 4000}, "experts in all"),
+        (CONFIG | {"num_experts": 2000, "num_hidden_layers": 1000}, "experts in all"),
         (CONFIG | {"num_experts_per_tok": 0}, "0 of 16 experts a token"),
     ],
 )
@@ -191,6 +201,39 @@ def test_weights_are_where_the_run_took_its_model_from_or_are_said_to_be_missing
     assert where == (source or str(tmp_path / "job")) and bool(note) == (source is None)
 
 
+def test_without_weights_only_a_plan_of_random_ones_names_a_folder(tmp_path: Path) -> None:
+    folder = job(tmp_path / "job")
+    drawn = report(folder)["proxy"]
+    assert drawn["command"].split()[3] == str(folder) and "faultproxy[proxy]" in drawn["note"]
+    copied = report(folder, factor="depth", layer=3)["proxy"]
+    assert copied["command"].split()[3] == "WEIGHTS" and "in the place of WEIGHTS" in copied["note"]
+
+
+def test_a_failure_that_needs_the_whole_model_has_no_plan_and_says_so(tmp_path: Path) -> None:
+    dense = {name: value for name, value in CONFIG.items() if "expert" not in name} | {"model_type": "qwen3"}
+    found = report(job(tmp_path / "job", dense), factor="none", failure_type="reward_hacking")
+    assert "nothing of this model can be left out" in found["proxy"]["refused"]
+    assert not commands(found, "build") and not commands(found, "plan")
+
+
+def test_the_plan_command_repeats_the_layout_device_and_workload_of_the_run(tmp_path: Path) -> None:
+    found = document(diagnose(read([str(job(tmp_path / "job", weights=True).parent / "job" / "run.log")])[0]))
+    sizes = {"prompts": 64, "group": 8, "max_prompt_length": 512, "max_response_length": 2048}
+    found["run"]["facts"] |= {
+        "hyperparameters": sizes,
+        "hardware": {"vendor": "ascend"},
+        "parallelism": {"tp": 1, "ep": 2},
+    }
+    attach(found)
+    [told] = commands(found, "plan")
+    assert "--layout 1,1,1,2 --device ascend-910b --batch 64 8 --sequence 512 2048" in told
+    assert "a grpo step of 64 x 8 rollouts, 512 + 2,048 tokens, on" in text([found])
+    again = json.loads(shell(f"{told} --format json", tmp_path).stdout)["plans"][0]
+    assert {name: found["proxy"][name] for name in ("command", "cost", "cost_original", "warnings")} == {
+        name: again[name] for name in ("command", "cost", "cost_original", "warnings")
+    }
+
+
 @pytest.mark.parametrize("change", [{"refused": ""}, {"summary": None}, {"keeps": [1]}, {"others": [{}]}, {"layers_kept": [-1]}])  # fmt: skip
 def test_a_report_whose_plan_is_none_of_ours_is_refused_or_shown_and_never_a_crash(change: Any, tmp_path: Path, schema_problems: Any) -> None:  # fmt: skip
     found = report(job(tmp_path / "job"))
@@ -227,9 +270,68 @@ def test_analyze_plans_for_a_device_and_a_budget_and_says_when_it_cannot(tmp_pat
     found = json.loads(ran.stdout)["proxy"]
     assert (found["device"], found["fits"], ran.stderr) == ("h20", True, "")
     [told] = commands(json.loads(ran.stdout), "plan")
-    assert told.endswith("--device h20 --devices 2") and shell(told, tmp_path).returncode == 0
+    assert told.endswith("--devices 2 --device h20") and shell(told, tmp_path).returncode == 0
     assert told in ticket(json.loads(ran.stdout), "plain", hide=False).body
     (folder / "config.json").unlink()
     assert "--model-config" in CliRunner().invoke(analyze, [str(folder / "run.log"), *arguments]).stderr
     with pytest.raises(InputError, match="did you mean h20"):
         CliRunner().invoke(analyze, ["x.log", "--device", "h2"], catch_exceptions=False)
+
+
+def test_a_plan_in_a_file_is_built_by_its_number(tmp_path: Path) -> None:
+    folder = job(tmp_path / "job", weights=True)
+    (tmp_path / "report.json").write_text(json.dumps(report(folder)), encoding="utf-8")
+    planned = [
+        "proxy",
+        "plan",
+        str(folder),
+        "--factor",
+        "routing",
+        "--expert",
+        "3:5",
+        "--format",
+        "json",
+        "-o",
+        str(tmp_path / "plans.json"),
+    ]
+    assert CliRunner().invoke(faultproxy, planned).exit_code == 0
+    plans = json.loads((tmp_path / "plans.json").read_text("utf-8"))["plans"]
+    for name, number, wanted in (
+        ("report.json", 1, report(folder)["proxy"]),
+        ("plans.json", 1, plans[0]),
+        ("plans.json", 2, plans[1]),
+    ):
+        out = tmp_path / f"{name}-{number}"
+        words = ["proxy", "build", str(folder), str(out), "--plan", str(tmp_path / name), "--number", str(number)]
+        ran = CliRunner().invoke(faultproxy, words)
+        assert ran.exit_code == 0, ran.output
+        made = json.loads((out / "proxy.json").read_text("utf-8"))
+        assert (made["recipe"], made["kept"]["layers"]) == (wanted["recipe"], wanted["layers_kept"])
+        assert len(made["plan"]["sha256"]) == 64
+
+
+@pytest.mark.parametrize(
+    ("body", "more", "why"),
+    [
+        ({"plans": [{"recipe": Recipe().document()}]}, ["--experts", "4"], "leave out the options"),
+        ({"plans": [{"recipe": Recipe().document()}]}, ["--number", "2"], "has 1 plans, not 2"),
+        ({"proxy": {"refused": "no", "config": "x"}}, [], "its recipe is not one"),
+        ({"proxy": None}, [], "has 0 plans"),
+        ({"plans": [{"recipe": Recipe().document() | {"layers": [10**9]}}]}, [], "its recipe is not one"),
+        ({"plans": [{"recipe": Recipe().document() | {"keep": {"a": [1]}}}]}, [], "its recipe is not one"),
+        ({"plans": [{"recipe": Recipe().document() | {"method": "\x1b[31m"}}]}, [], "is no method"),
+    ],
+)
+def test_a_file_without_that_plan_is_refused(tmp_path: Path, body: dict[str, Any], more: list[str], why: str) -> None:
+    (tmp_path / "p.json").write_text(json.dumps(body), encoding="utf-8")
+    with pytest.raises(InputError, match=why):
+        words = ["proxy", "build", "nowhere", "out", "--plan", str(tmp_path / "p.json"), *more]
+        CliRunner().invoke(faultproxy, words, catch_exceptions=False)
+
+
+@pytest.mark.parametrize("inner", ["model", "huggingface", "hf"])
+def test_the_configuration_may_lie_in_the_folder_of_the_model(tmp_path: Path, inner: str) -> None:
+    folder = job(tmp_path / "job")
+    (folder / inner).mkdir()
+    (folder / "config.json").rename(folder / inner / "config.json")
+    assert report(folder)["proxy"]["config"] == str(folder / inner / "config.json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def test_the_first_line_is_the_answer_and_the_build_command_is_near(capsys: Any,
         lines[2]
         == "  build        faultproxy proxy build hf://Qwen/Qwen3-30B-A3B proxy-48-layers-16-experts --experts 16"
     )
-    assert "no weights lie beside" not in out and "costs are of a grpo step" in out
+    assert "no weights lie beside" not in out and "costs are of an assumed grpo step" in out and len(lines) < 45
     assert max(map(len, lines)) <= 118
 
 
@@ -103,7 +104,8 @@ def test_the_output_file_is_written_once(capsys: Any, monkeypatch: Any, here: Pa
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("nowhere",), "is no model configuration"),
+        (("nowhere",), "no model configuration can be read there (No such file or directory)"),
+        (("broken.json",), "error: broken.json: is no model configuration"),
         (("config.json", "--layer", "48"), "this model has 48"),
         (("config.json", "--layout", "1,2,3"), "write four numbers"),
         (
@@ -119,8 +121,30 @@ def test_the_output_file_is_written_once(capsys: Any, monkeypatch: Any, here: Pa
     ],
 )
 def test_bad_input_is_exit_2_and_says_what_is_allowed(words: tuple[str, ...], said: str, capsys: Any, monkeypatch: Any) -> None:  # fmt: skip
+    Path("broken.json").write_text("{}", encoding="utf-8")
     code, out, err = run(capsys, monkeypatch, *words)
     assert (code, out) == (2, "") and said in err
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"factor": "luck"}, {"layer": "3"}, {"layer": -1}, {"failure_type": ["hang"]}, {"evidence": None}, {"evidence": [1]}, {"causes": [{}]},
+        {"causes": 3}, {"run": {}}, {"run": {"facts": 1}}, {"layer": 1, "expert": "x"}, {"layer": [1], "expert": 2}, {"verdict": ["failed"]},
+    ],
+)  # fmt: skip
+def test_a_report_is_taken_without_the_extra_ticket_and_what_is_none_is_refused(change: dict[str, Any], capsys: Any, monkeypatch: Any) -> None:  # fmt: skip
+    monkeypatch.setitem(sys.modules, "jsonschema", None)
+    report = json.loads(GOLDEN.read_text("utf-8"))
+    Path("healthy.json").write_text(json.dumps(report | {"verdict": "healthy"}), encoding="utf-8")
+    code, out, err = run(capsys, monkeypatch, "config.json", "--diagnosis", "healthy.json")
+    assert code == 0 and out and "names no failure" in err
+    Path("good.json").write_text(json.dumps(report), encoding="utf-8")
+    Path("bad.json").write_text(json.dumps(report | change), encoding="utf-8")
+    assert run(capsys, monkeypatch, "config.json", "--diagnosis", "good.json")[0] == 0
+    code, out, err = run(capsys, monkeypatch, "config.json", "--diagnosis", "bad.json")
+    if change != {"verdict": ["failed"]}:  # that of no run that failed: undetermined
+        assert (code, out) == (2, "") and "none of schema 1" in err
 
 
 @pytest.mark.parametrize("value", [0, -1, 1 << 40, 1.5, True, "8", None, [8]])

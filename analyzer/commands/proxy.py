@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def proxy() -> None:
-    """Plan the smallest model that can still fail the same way."""
+    """Plan, build, and price the smallest model that can still fail the same way."""
 
 
 @proxy.command()
@@ -34,6 +34,7 @@ def proxy() -> None:
     "--devices", type=click.IntRange(1, 1 << 20), help="Devices of the trainer, instead of the fewest that fit."
 )
 @workload
+@click.option("--formulas", "explain", is_flag=True, help="Print each formula with its source, below the tables.")
 @click.option(
     "--format",
     "format_",
@@ -42,7 +43,7 @@ def proxy() -> None:
     show_default=True,
     help="How the estimate is written.",
 )
-def cost(config: str, against: str | None, devices: int | None, format_: str, **given: Any) -> None:
+def cost(config: str, against: str | None, devices: int | None, explain: bool, format_: str, **given: Any) -> None:
     """Estimate parameters, memory, devices, and device-hours a step of the model in CONFIG.
 
     CONFIG is the config.json of a Hugging Face checkpoint, the folder that holds it, or its URL. No weights are read; where
@@ -72,7 +73,7 @@ def cost(config: str, against: str | None, devices: int | None, format_: str, **
         return
     from faultproxy.proxy.cost.show import render
 
-    click.echo(render(found, used, formulas()), nl=False)
+    click.echo(render(found, used, formulas() if explain else {}), nl=False)
 
 
 def _shape(path: str) -> Shape:

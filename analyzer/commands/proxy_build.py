@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from faultproxy.proxy.build import Built
+    from faultproxy.proxy.recipe import Recipe
 
 _FORMAT = click.option("--format", "format_", type=click.Choice(("text", "json")), default="text", show_default=True, help="How the result is written.")  # fmt: skip
 
@@ -32,12 +33,13 @@ _FORMAT = click.option("--format", "format_", type=click.Choice(("text", "json")
 @click.option("--weights", type=click.Choice(WEIGHTS), default="original", show_default=True, help="Copy the weights, or draw new ones with each tensor's mean and deviation.")
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="For --weights random and --method random.")
 @click.option("--diagnosis", metavar="REPORT", help="Name this report, by its SHA-256, in proxy.json.")
-@click.option("--plan", metavar="FILE", help="Name this plan, by its SHA-256, in proxy.json.")
+@click.option("--plan", metavar="FILE", help="Build what FILE plans, a JSON of `proxy plan` or a report of `analyze`, in place of the options above.")
+@click.option("--number", type=click.IntRange(1, 1000), default=1, show_default=True, help="Which plan of --plan FILE.")
 @click.option("--force", is_flag=True, help="Replace another proxy at OUT.")
 @_FORMAT
 def build(
     source: str, out: str, layers: str | None, experts: int | None, budgets: tuple[str, ...], keep: tuple[str, ...], method: str, calibration: str | None,
-    weights: str, seed: int, diagnosis: str | None, plan: str | None, force: bool, format_: str,
+    weights: str, seed: int, diagnosis: str | None, plan: str | None, number: int, force: bool, format_: str,
 ) -> None:
     # fmt: on
     """Cut layers and experts out of the checkpoint SOURCE into the new folder OUT.
@@ -51,6 +53,7 @@ def build(
       faultproxy proxy build Qwen3-30B-A3B/ proxy/ --experts 32
       faultproxy proxy build hf://Qwen/Qwen3-30B-A3B proxy/ --layers 0-11 --keep 7:3,90 --experts 64
       faultproxy proxy build Qwen3-30B-A3B/ proxy/ --layers 0-3 --experts 16 --weights random --seed 1
+      faultproxy proxy build Qwen3-30B-A3B/ proxy/ --plan plans.json --number 2
     """
     from faultproxy.proxy.build import build as make
     from faultproxy.proxy.checkpoint import read_checkpoint
@@ -62,6 +65,12 @@ def build(
         raise InputError(f"--budget {many[0]}:...: write LAYER:COUNT, such as 31:16")
     each, chosen = {layer: found[0] for layer, found in counts.items()}, read_numbers(layers) if layers else ()
     recipe = Recipe(chosen, experts, each, read_by_layer(keep), method, weights, seed)
+    if plan is not None:
+        if recipe != Recipe():
+            raise InputError("--plan says what to keep and how; leave out the options of the recipe, or --plan")
+        recipe = _planned(plan, number)
+    elif experts is None and not each and (calibration or keep or method != "auto"):
+        raise InputError("--calibration, --keep, and --method choose among experts; say with --experts N how many a layer keeps")
     table = None
     if calibration is not None:
         from faultproxy.proxy.choose.calibration import read_calibration
@@ -69,8 +78,12 @@ def build(
         table = read_calibration(calibration)
     given = {"calibration": calibration, "diagnosis": diagnosis, "plan": plan}
     provenance = {what: {"sha256": _sha256(Path(path))} for what, path in given.items() if path is not None}
-    checkpoint = read_checkpoint(open_source(source), weightless=weights == "random")
-    made = make(checkpoint, recipe, Path(out), table, provenance, force, _progress)
+    checkpoint = read_checkpoint(open_source(source), weightless=recipe.weights == "random")
+    try:
+        made = make(checkpoint, recipe, Path(out), table, provenance, force, _progress)
+    except KeyboardInterrupt:
+        click.echo("interrupted; the same command goes on from here", err=True)
+        raise
     document = {"out": str(made.out), "status": made.status, "notes": list(made.notes), "proxy": made.document}
     _write(document if format_ == "json" else _text(made, source, out))
 
@@ -100,6 +113,23 @@ def check(out: str, source: str | None, everything: bool, format_: str) -> None:
     compared = f", {found.compared:,} bytes of weights equal to the source's" if source else "; --source WHERE compares its weights"
     text = f"{out} is whole: {found.files} files, {found.tensors} tensors{compared}"
     _write(asdict(found) if format_ == "json" else text)
+
+
+def _planned(path: str, number: int) -> Recipe:
+    """The recipe of a plan in the JSON of `proxy plan` or in a report."""
+    from faultproxy.proxy.checkpoint import read_json
+    from faultproxy.proxy.recipe import read_recipe
+
+    body = read_json(Path(path))
+    proxy = body.get("proxy")
+    held = body.get("plans") or ([proxy, *(proxy.get("others") or ())] if isinstance(proxy, dict) else [])
+    if not isinstance(held, list) or number > len(held) or not isinstance(held[number - 1], dict):
+        many = len(held) if isinstance(held, list) else 0
+        raise InputError(f"{path} has {many} plans, not {number}; write them with `faultproxy proxy plan --format json -o FILE`")
+    try:
+        return read_recipe(held[number - 1].get("recipe"))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
 
 
 def _sha256(path: Path) -> str:

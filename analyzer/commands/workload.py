@@ -48,9 +48,14 @@ def read_config(path: str) -> dict[str, Any]:
 
             config: dict[str, Any] | None = fetched(open_source(path))
         else:
-            config = json_object(Path(path) / "config.json" if Path(path).is_dir() else Path(path))
+            file = Path(path) / "config.json" if Path(path).is_dir() else Path(path)
+            file.stat()
+            config = json_object(file)
     except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read ({error}); check the path and its rights") from error
+        said = (isinstance(error, OSError) and error.strerror) or error
+        raise InputError(
+            f"{path}: no model configuration can be read there ({said}); give a config.json, or the folder that holds it"
+        ) from error
     if config is None or not is_model(config):
         raise InputError(
             f"{path}: is no model configuration; give the config.json of a Hugging Face checkpoint (an object with model_type and "

@@ -182,6 +182,8 @@ def proxy(found: dict[str, Any]) -> Iterator[str]:
         yield f"none planned: {found['refused']}"
         return
     yield f"{found['summary']}; {found['weights']} weights"
+    first = f"plan 1 of {len(found['others']) + 1}, " if found["others"] else ""
+    yield f"{first}for factor {' or '.join(found['factors'])}: {found['title']}"
     yield f"costs are of {found['priced']}"
     if found["note"]:
         yield found["note"]

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 from faultproxy import __version__
 from faultproxy.analyzer.errors import InputError
 from faultproxy.analyzer.report.clean import visible
-from faultproxy.proxy.build.checks import check, compare, read_proxy, verify
+from faultproxy.proxy.build.checks import check, compare, read_proxy, sealed, verify
 from faultproxy.proxy.build.copy import copy, spans, write_all
 from faultproxy.proxy.build.draw import check_drawable, drawn
 from faultproxy.proxy.build.layout import Shard, index, lay_out, parameters
-from faultproxy.proxy.build.side import read_side_files, side_files
+from faultproxy.proxy.build.side import LIMIT, belongs, side_files
 from faultproxy.proxy.build.work import PROXY, Work
-from faultproxy.proxy.checkpoint import CONFIG, INDEX, Checkpoint, read_checkpoint
+from faultproxy.proxy.checkpoint import CONFIG, INDEX, Checkpoint, read_checkpoint, read_side_file
 from faultproxy.proxy.cut import Cut, cut_model
 from faultproxy.proxy.recipe import Recipe
 from faultproxy.proxy.shape import ModelShape, read_shape
@@ -61,6 +61,8 @@ def build(
     Raises:
         InputError: The cut is refused, OUT is taken, or the source cannot be read; what was copied stays for the next try.
     """
+    if re.match(r"[a-z][a-z0-9+.-]+:/", str(out)):
+        raise InputError(f"{visible(str(out))}: OUT is a folder of this machine; build it here, then copy it")
     out = Path(os.path.abspath(out))
     shape = _check(checkpoint, recipe, out)
     key = _digest([__version__, checkpoint.digests, recipe.document(), dict(provenance or {})])
@@ -80,6 +82,10 @@ def build(
 def _check(checkpoint: Checkpoint, recipe: Recipe, out: Path) -> ModelShape:
     """The model's shape, after what can be refused before anything is written."""
     source = checkpoint.source
+    if os.path.islink(out) or os.path.ismount(out):
+        raise InputError(
+            f"{visible(str(out))} is a link or a mount point, which a finished proxy cannot replace; give a folder inside it"
+        )
     if not checkpoint.config:
         raise InputError(f"{source.where(CONFIG)} is missing; without it nothing is known of layers and experts")
     shape = read_shape(checkpoint.config)
@@ -99,6 +105,12 @@ def _there(out: Path, key: str, force: bool) -> Built | None:
             f"{visible(str(out))} exists and is no proxy; give another OUT (--force replaces only proxies)"
         )
     if force:
+        if other := sorted(
+            path.name for path in out.iterdir() if path.is_dir() or not (path.name == PROXY or belongs(path.name))
+        ):
+            raise InputError(
+                f"{visible(str(out))} holds {visible(other[0], 80)}, which no build wrote; move it away, or give another OUT"
+            )
         return None
     document = read_proxy(out)
     if document.get("key") != key:
@@ -120,7 +132,7 @@ def _build(
     chosen = begun["chosen"] if begun else _choose(checkpoint, shape, recipe, table)
     layers = recipe.layers or tuple(range(shape.layers))
     cut = cut_model(checkpoint.config, layers, {int(n): tuple(ids) for n, ids in chosen["experts"].items()})
-    side_files(source)
+    beside = side_files(source)
     shards = lay_out(checkpoint, cut) if checkpoint.tensors else ()
     _check_space(work, shards)
     if not begun:
@@ -128,8 +140,8 @@ def _build(
     if not shards:
         _instantiate(cut, recipe, work)
     _copy(checkpoint, shards, recipe, work, progress)
-    for file, data in read_side_files(source):
-        work.write(file, data)
+    for file in beside:
+        work.write(file, read_side_file(source, file, LIMIT))
     work.write(CONFIG, _json(cut.config))
     if shards:
         work.write(INDEX, _json(index(shards)))
@@ -140,6 +152,7 @@ def _build(
     for file in sorted({path.name for path in work.model.iterdir()} - {PROXY}):
         digest = made.digests.get(file) or hashlib.sha256((work.model / file).read_bytes()).hexdigest()
         document["files"][file] = {"bytes": made.source.size(file), "sha256": digest}
+    document = sealed(document)
     work.write(PROXY, _json(document))
     if shards:
         compare(made, checkpoint, shards, recipe.document())

@@ -7,17 +7,18 @@ no router or expert lacks. The weights themselves are compared with the source's
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from faultproxy.analyzer.errors import InputError
-from faultproxy.analyzer.report.clean import visible
+from faultproxy.analyzer.report.clean import encodable, visible
 from faultproxy.proxy.build.copy import BLOCK
 from faultproxy.proxy.build.draw import drawn
 from faultproxy.proxy.build.layout import Kept, Shard, lay_out
-from faultproxy.proxy.build.side import LIMIT
+from faultproxy.proxy.build.side import LIMIT, side_files
 from faultproxy.proxy.build.work import PROXY
 from faultproxy.proxy.checkpoint import Checkpoint, read_checkpoint, read_json, read_side_file
 from faultproxy.proxy.cut import check_complete, cut_model, decide
@@ -50,7 +51,15 @@ def read_proxy(out: Path) -> dict[str, Any]:
     lists = ("files", "kept", "source", "recipe")
     if found.get("schema") != 1 or not all(isinstance(found.get(key), dict) for key in lists):
         raise InputError(f"{visible(str(out / PROXY))} is of no known version (schema 1); build it anew")
+    if sealed(found) != found:
+        raise InputError(f"{visible(str(out / PROXY))} was changed since it was built; build it anew with --force")
     return found
+
+
+def sealed(document: dict[str, Any]) -> dict[str, Any]:
+    """A proxy.json with the SHA-256 of all else that it says."""
+    said = {key: value for key, value in document.items() if key != "sha256"}
+    return {**said, "sha256": hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()}
 
 
 def verify(out: Path, source: Checkpoint | None = None, everything: bool = False) -> Verified:
@@ -67,7 +76,7 @@ def verify(out: Path, source: Checkpoint | None = None, everything: bool = False
             compared = compare(made, source, shards_of(document, source), document["recipe"], everything)
     except InputError as error:
         raise InputError(f"{visible(str(out))} is not the proxy it was: {error}; build it anew with --force") from error
-    return Verified(str(out), len(document["files"]), len(made.tensors), compared)
+    return Verified(encodable(str(out)), len(document["files"]), len(made.tensors), compared)
 
 
 def check(made: Checkpoint, document: dict[str, Any]) -> None:
@@ -80,7 +89,7 @@ def check(made: Checkpoint, document: dict[str, Any]) -> None:
         digest = made.digests.get(name) or hashlib.sha256(read_side_file(made.source, name, LIMIT)).hexdigest()
         if digest != facts["sha256"]:
             raise InputError(f"{name} was changed")
-    if strange := sorted(set(made.sizes) - set(document["files"])):
+    if strange := sorted({*made.sizes, *side_files(made.source)} - {*document["files"]}):
         raise InputError(f"{strange[0]} is not in {PROXY}")
     shape = read_shape(made.config)
     cut = cut_model(made.config, range(shape.layers))

@@ -23,6 +23,8 @@ _NUMBERS = ("I64", "I32", "I16", "I8", "U8", "BOOL")
 #: Statistics come from so many pieces of so many elements, evenly spread: the deviation of a normal tensor to about 1 %. Far away, each
 #: piece is a request.
 _PIECES, _ELEMENTS = 2, 8192
+#: Nothing that a sum of squares, or eight deviations of float32, overflows.
+_HUGE = 1e30
 #: Numbers drawn at once.
 _DRAWN = 2**20
 
@@ -58,7 +60,7 @@ def drawn(checkpoint: Checkpoint, tensor: Kept, seed: int, skip: int = 0) -> Ite
 
 def _varies(tensor: Kept) -> bool:
     axes = sum(size > 1 for size in tensor.source.shape)
-    named = tensor.name.endswith(("bias", "norm.weight", "layernorm.weight", "A_log", "dt_bias"))
+    named = tensor.name.endswith(("bias", "norm.weight", "layernorm.weight", "A_log", "dt_bias", "_decay"))
     return axes > 1 and not named and tensor.source.dtype in _FLOATS
 
 
@@ -74,9 +76,9 @@ def _statistics(checkpoint: Checkpoint, tensor: Kept) -> tuple[float, float] | N
         for at in range(0, count, step)
     ]
     values = np.concatenate(pieces).astype(np.float64)
-    if not np.isfinite(values).all():
+    if not (np.abs(values) < _HUGE).all():
         raise InputError(
-            f"{visible(tensor.source.name)} holds values that are no numbers; random weights cannot be scaled like it"
+            f"{visible(tensor.source.name)} holds values that are no numbers or beyond {_HUGE:g}; random weights cannot be scaled like it"
         )
     mean, deviation = float(values.mean()), float(values.std())
     return (mean, deviation) if deviation > 1e-3 * abs(mean) else None
@@ -93,4 +95,6 @@ def _numbers(tensor: Kept, seed: int, block: int, count: int, mean: float, devia
         bits = values.view(np.uint32)
         # To the nearest, ties to even; a normal number is finite.
         return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2").tobytes()
+    if tensor.source.dtype == "F16":
+        np.clip(values, -65504, 65504, out=values)
     return values.astype({"F64": "<f8", "F32": "<f4", "F16": "<f2"}[tensor.source.dtype]).tobytes()

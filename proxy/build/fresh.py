@@ -34,10 +34,12 @@ def instantiate(config: dict[str, Any], folder: Path, seed: int) -> None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             model = kind.from_config(settings, trust_remote_code=False)
-    except (AttributeError, ImportError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        transformers.logging.disable_progress_bar()
+        model.save_pretrained(folder, max_shard_size="5GB")
+    except OSError:
+        raise
+    except Exception as error:  # each model has errors of its own
         what = visible(str(error), 300)
         raise InputError(
             f"transformers {transformers.__version__} cannot build this model ({what}); give a SOURCE with weights"
         ) from error
-    transformers.logging.disable_progress_bar()
-    model.save_pretrained(folder, max_shard_size="5GB")

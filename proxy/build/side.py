@@ -7,11 +7,10 @@ off a file of this machine. The one layout with such links that is known, the ca
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from faultproxy.analyzer.errors import InputError
 from faultproxy.analyzer.report.clean import visible
-from faultproxy.proxy.checkpoint import CONFIG, INDEX, read_side_file
+from faultproxy.proxy.checkpoint import CONFIG, INDEX
 from faultproxy.proxy.source import Source
 
 _NAMES = re.compile(
@@ -21,6 +20,11 @@ _NAMES = re.compile(
 #: The largest tokenizer.json known here has about 35 MB.
 LIMIT = 64 * 2**20
 _LIMIT_OF_ALL = 256 * 2**20
+
+
+def belongs(name: str) -> bool:
+    """Whether a build writes files of this name, proxy.json aside."""
+    return bool(_NAMES.fullmatch(name)) or name in (CONFIG, INDEX) or name.endswith(".safetensors")
 
 
 def side_files(source: Source) -> list[str]:
@@ -51,9 +55,3 @@ def side_files(source: Source) -> list[str]:
                     f"{source.where(name)} is a link to {visible(str(target), 200)}, outside of the checkpoint; put a copy in its place"
                 )
     return found
-
-
-def read_side_files(source: Source) -> Iterator[tuple[str, bytes]]:
-    """Those files, one after the other."""
-    for name in side_files(source):
-        yield name, read_side_file(source, name, LIMIT)

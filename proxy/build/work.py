@@ -1,7 +1,7 @@
 """The hidden folder `.OUT.partial` beside OUT in which a proxy grows, and the journal that lets the same command go on after any kill.
 
 `model/` becomes OUT by one rename. A line of the journal is written after what it says has reached the disk, and says that of a shard so
-many bytes are there: bytes beyond are thrown away and copied again. A torn last line is no line. A lock keeps a second builder out.
+many bytes are there: bytes beyond are thrown away and copied again. A line has a checksum; from the first wrong one on, none counts. A lock keeps a second builder out.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import fcntl
 import json
 import os
 import shutil
+import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -71,19 +73,13 @@ class Work:
 
     def resume(self, key: str) -> dict[str, Any] | None:
         """What `begin` was given, where this folder was begun with the same key; else None, and the folder is empty."""
-        try:
-            text = self._journal.read_bytes()
-            whole = text[: text.rfind(b"\n") + 1]
-            first, *rest = whole.splitlines()
-            begun = json.loads(first)
-            if begun["key"] == key and self.model.is_dir():
-                for line in rest:
-                    self.done.update(json.loads(line))
-                os.truncate(self._journal, len(whole))
-                return dict(begun)
-        except (OSError, ValueError, KeyError, TypeError):
-            pass
-        self.done.clear()
+        plain = self._journal.is_file() and not self._journal.is_symlink() and not self.model.is_symlink()
+        lines = list(_lines(self._journal.read_bytes())) if plain and self.model.is_dir() else []
+        if lines and lines[0][0].get("key") == key:
+            for line, _ in lines[1:]:
+                self.done.update(line)
+            os.truncate(self._journal, lines[-1][1])
+            return lines[0][0]
         for path in self.folder.iterdir():
             if path.name != "lock":
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
@@ -128,9 +124,23 @@ class Work:
 
     def _append(self, line: dict[str, Any]) -> None:
         with self._journal.open("ab") as journal:
-            journal.write(json.dumps(line).encode() + b"\n")
+            journal.write(_checked(json.dumps(line).encode()))
             journal.flush()
             os.fsync(journal.fileno())
+
+
+def _checked(text: bytes) -> bytes:
+    return b"%08x %s\n" % (zlib.crc32(text), text)
+
+
+def _lines(journal: bytes) -> Iterator[tuple[dict[str, Any], int]]:
+    """What the lines say, and where each ends; nothing from the first torn or damaged one on."""
+    end = 0
+    for line in journal.splitlines(keepends=True):
+        if line != _checked(line[9:-1]):
+            return
+        end += len(line)
+        yield json.loads(line[9:-1]), end
 
 
 def sync_folder(path: Path) -> None:

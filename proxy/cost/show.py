@@ -51,7 +51,7 @@ def render(found: Sequence[Mapping[str, Any]], setting: Setting, formulas: Mappi
     )
     lines += ["", "assumed", *wrap(said, 110, initial_indent="  ", subsequent_indent="  "), "device"]
     lines += [f"  {source}" for source in d.sources]
-    lines.append("formulas")
+    lines += ["formulas"] if formulas else []
     for name, text in formulas.items():
         lines += wrap(f"{name}: {text}", 110, initial_indent="  ", subsequent_indent="    ")
     return "\n".join(lines) + "\n"

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from faultproxy.analyzer.errors import InputError
 from faultproxy.analyzer.facts import ORIGINS
 from faultproxy.analyzer.report.clean import encodable, visible
+
+if TYPE_CHECKING:
+    from faultproxy.proxy.plan.plan import Plan
 
 #: A model of Hugging Face's hub, as frameworks are told it.
 _HUB = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[\w.-]{1,96}")
@@ -22,6 +25,8 @@ _HUB = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[\w.-]{1,96}")
 _LINE = re.compile(r":\d+$")
 #: Facts that a model's config.json states and hardly anything else does, tried in turn.
 _TELLING = ("model.family", "model.kv_heads", "model.vocab", "model.hidden", "model.layers")
+#: Stands in the build command for weights that are not known.
+_WEIGHTS = "WEIGHTS"
 #: Variants that a report has beside the recommended plan.
 _OTHERS = 4
 
@@ -52,8 +57,21 @@ def source_of(config: str, facts: Mapping[str, Any]) -> tuple[str, str]:
     name = model.get("name") if isinstance(model, Mapping) else None
     if isinstance(name, str) and name and name.isprintable():
         return (f"hf://{name}" if _HUB.fullmatch(name) and not Path(name).exists() else name), ""
-    there = visible(str(folder), 200)
-    return str(folder), f"no weights lie beside {path.name}: name their folder or URL in place of {there}"
+    where = str(folder) if (folder / "config.json").is_file() else _WEIGHTS
+    return where, f"no weights lie beside {visible(path.name, 200)}"
+
+
+def documents(found: Sequence[Plan], source: str, note: str) -> tuple[list[dict[str, Any]], str]:
+    """Plans as plain data, and what to mind of where their weights are; without any (`note`), only a plan of random ones can be built."""
+    if not note:
+        return [one.document(source) for one in found], ""
+    places = [source if one.recipe.weights == "random" else _WEIGHTS for one in found]
+    said = {
+        source: "random ones are drawn by transformers (pip install 'faultproxy[proxy]')",
+        _WEIGHTS: f"put their folder or URL in the place of {_WEIGHTS}",
+    }
+    made = [one.document(place) for one, place in zip(found, places, strict=True)]
+    return made, f"{note}: {'; '.join(said[place] for place in dict.fromkeys(places))}"
 
 
 def attach(report: dict[str, Any], device: str | None = None, budget: int | None = None) -> None:
@@ -80,7 +98,7 @@ def attach(report: dict[str, Any], device: str | None = None, budget: int | None
     if found["refused"] is None:
         note = f" ({found['note']})" if found["note"] else ""
         report["reproduce"] += [
-            {"title": f"build the proxy: {found['summary']}{note}", "command": found["command"]},
+            {"title": f"build the proxy{note}", "command": found["command"]},
             {
                 "title": "all plans, for a budget and device of yours",
                 "command": _plan_command(report, encodable(path), device, budget),
@@ -97,12 +115,14 @@ def _section(config: dict[str, Any], path: str, report: Mapping[str, Any], devic
 
     facts, question = report["run"]["facts"], asked(report)
     used = setting(stated(facts) | ({"device_name": device} if device else {}))
+    found = plans(config, question, used, Budget(budget))[: 1 + _OTHERS]
+    if not found[0].smaller:
+        raise InputError(
+            "nothing of this model can be left out for this failure; a smaller model of the family may show it"
+        )
     source, note = source_of(path, facts)
-    best, *others = [
-        plan.document(encodable(source)) for plan in plans(config, question, used, Budget(budget))[: 1 + _OTHERS]
-    ]
-    original = best["weights"] == "original"
-    return {"refused": None, "summary": headline(best), "note": note if note and original else None, "priced": priced(used, question.devices), **best, "others": others}  # fmt: skip
+    (best, *others), note = documents(found, encodable(source), note)
+    return {"refused": None, "summary": headline(best), "note": note or None, "priced": priced(used, question.devices), **best, "others": others}  # fmt: skip
 
 
 def _check_same(config: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
@@ -119,9 +139,21 @@ def _check_same(config: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
 
 
 def _plan_command(report: Mapping[str, Any], path: str, device: str | None, budget: int | None) -> str:
+    """What gives the same plans: all that the plan took from the report, but for its precision settings."""
+    from faultproxy.proxy.plan.question import asked, stated
+    from faultproxy.proxy.recipe import write_numbers
+
+    question = asked(report)
+    known = stated(question.facts) | ({"device_name": device} if device else {})
+    degrees, told = question.degrees, dict[str, Any]()
+    told |= {"factor": question.factor, "type": question.failure_type, "layer": question.layer}
+    told |= {"cause": "operator" if "operator" in question.causes else None}
+    told |= {"layout": degrees and f"{degrees.tp},{degrees.pp},{degrees.cp},{degrees.ep}", "devices": budget}
+    told |= {"device": known.get("device_name"), "algorithm": known.get("algorithm")}
     words = ["faultproxy", "proxy", "plan", path if not path.startswith("-") else f"./{path}"]
-    words += ["--factor", report["factor"], "--type", report["failure_type"]]
-    words += ["--layer", str(report["layer"])] if report["layer"] is not None else []
-    words += ["--device", device] if device else []
-    words += ["--devices", str(budget)] if budget else []
+    words += [word for name, value in told.items() if value is not None for word in (f"--{name}", str(value))]
+    for layer, ids in question.experts.items():
+        words += ["--expert", f"{'any' if layer is None else layer}:{write_numbers(ids)}"]
+    for name in ("batch", "sequence"):
+        words += [f"--{name}", *map(str, known[name])] if name in known else []
     return shlex.join(words)

@@ -120,11 +120,12 @@ def plans(config: Config, question: Question, setting: Setting, budget: Budget |
     return sorted(ordered, key=lambda plan: not plan.fits)
 
 
-def _cost(plan: Plan) -> tuple[float, float]:
-    """Device-hours to two digits, then devices; without them a number of experts."""
+def _cost(plan: Plan) -> tuple[float, float, int]:
+    """Device-hours to two digits, then devices; without them a number of experts. What serves more factors comes first at the same."""
+    served = -len(plan.factors)
     if plan.left is None:
-        return (0.0, plan.kept.layers * max(1, plan.experts[0]))
-    return (float(f"{plan.left.estimate.device_hours:.1e}"), plan.left.estimate.devices)
+        return (0.0, plan.kept.layers * max(1, plan.experts[0]), served)
+    return (float(f"{plan.left.estimate.device_hours:.1e}"), plan.left.estimate.devices, served)
 
 
 def _original(config: Config, setting: Setting, question: Question) -> tuple[Question, Setting, Price | None, str]:
@@ -171,7 +172,7 @@ class _Maker:
             saved = tuple(words.saves(shape, kept, self.config, self.whole, left))
         tight: tuple[str, ...] = ()
         if left is not None and not left.fits:
-            tight = (f"beyond the budget: the least of this kind takes {left.estimate.devices:,} devices and {left.estimate.step:,.0f} s a step; fewer or shorter rollouts (--batch, --sequence) take less",)  # fmt: skip
+            tight = (f"beyond the budget: the least of this kind takes {left.estimate.devices:,} device{'s' * (left.estimate.devices > 1)} and {left.estimate.step:,.0f} s a step; fewer or shorter rollouts (--batch, --sequence) take less",)  # fmt: skip
         return Plan(
             (wish.factor,), wish.title, recipe, shape, kept, self.setting.device.name, self.whole, left, why, weights_why,
             words.matched(question, shape, vendor), words.environment(question, vendor), tuple(words.keeps(question, wish, shape, kept)), saved,
@@ -216,4 +217,6 @@ class _Maker:
         return [replace(degrees, tp=degrees.tp >> n) for n in range(degrees.tp.bit_length()) if degrees.tp >> n]
 
     def _price(self, kept: Kept, degrees: Degrees | None) -> Price:
-        return price(shape_of(kept.cut.config), self.setting, degrees, self.budget)
+        """Seconds alone never give a proxy more devices than the original takes."""
+        most = self.budget.devices or (self.whole.estimate.devices if self.whole and self.budget.seconds else None)
+        return price(shape_of(kept.cut.config), self.setting, degrees, replace(self.budget, devices=most))

@@ -7,6 +7,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from faultproxy.analyzer.report.clean import visible
+from faultproxy.proxy.cost.setting import DEFAULTS
 
 if TYPE_CHECKING:
     from faultproxy.proxy.cost.estimate import Setting
@@ -24,16 +25,20 @@ def headline(plan: Mapping[str, Any]) -> str:
         return f"{size}; cost not known"
     before, after = plan["device_hours_per_step_original"], plan["device_hours_per_step"]
     change = f"{abs(1 - after / before):.0%} {'less' if after <= before else 'more'}"
+    change = "no less" if change.startswith("0%") else change
     hours = f"{before:.3g} -> {after:.3g} device-hours a step ({change})"
     beyond = "" if plan["fits"] else ", BEYOND THE BUDGET"
     return f"{size}: {plan['devices_original']:,} -> {plan['devices']:,} {plan['device']}, {hours}{beyond}"
 
 
 def priced(setting: Setting, run: int | None = None) -> str:
-    """What the costs are of, in words; `run`: the devices that the run had."""
+    """What the costs are of, in words, and what of it is assumed; `run`: the devices that the run had."""
     w = setting.workload
-    said = f"a {w.algorithm} step of {w.prompts:,} x {w.group:,} rollouts, {w.prompt:,} + {w.response:,} tokens, on the fewest {setting.device.name} that hold it"
-    return said + (f"; the run had {run:,} devices" if run else "")
+    batch, lengths = (w.prompts, w.group) == DEFAULTS["batch"], (w.prompt, w.response) == DEFAULTS["sequence"]
+    rollouts = f"{w.prompts:,} x {w.group:,}{' (assumed)' if batch and not lengths else ''} rollouts"
+    tokens = f"{w.prompt:,} + {w.response:,}{' (assumed)' if lengths and not batch else ''} tokens"
+    said = f"{'an assumed' if batch and lengths else 'a'} {w.algorithm} step of {rollouts}, {tokens}, on the fewest {setting.device.name} that hold it"
+    return said + (f"; the run had {run:,} device{'s' * (run > 1)}" if run else "")
 
 
 def render(found: Sequence[Mapping[str, Any]], notes: Sequence[str] = ()) -> str:
@@ -43,12 +48,13 @@ def render(found: Sequence[Mapping[str, Any]], notes: Sequence[str] = ()) -> str
     lines = []
     for at, (plan, parts) in enumerate(zip(found, told, strict=True)):
         lines += ["", f"{at + 1}. {headline(plan)}"] if at else [headline(plan)]
-        lines += _entry("for", f"{', '.join(plan['factors'])}: {plan['title']}")
+        lines += _entry(
+            "for", f"factor{'s' * (len(plan['factors']) > 1)} {', '.join(plan['factors'])}: {plan['title']}"
+        )
         lines.append(f"  {'build':<{_LABEL - 2}}{visible(plan['command'])}")
-        lines += [line for entry in parts if entry not in common for line in _entry(*entry)]
+        lines += _entries([entry for entry in parts if entry not in common])
     lines += ["", "all of them"] if len(found) > 1 and common else []
-    for entry in (*common, *(("note", note) for note in notes)):
-        lines += _entry(*entry)
+    lines += _entries([*common, *(("note", note) for note in notes)])
     return "\n".join(lines) + "\n"
 
 
@@ -61,18 +67,28 @@ def _parts(plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if plan["cost"]:
         layout, cost = plan["cost"]["layout"], plan["cost"]
         degrees = ", ".join(f"{name.upper()} {layout[name]}" for name in ("tp", "pp", "cp", "ep"))
-        yield "layout", f"{degrees}; {cost['memory_bytes'] / 1e9:.0f} GB a device, {cost['seconds']:,.0f} s a step"
+        yield "layout", f"{degrees}; {cost['memory_bytes'] / 1e9:.3g} GB a device, {cost['seconds']:,.0f} s a step"
     yield from (("not in it", text) for text in plan["cannot_reproduce"])
     yield from (("mind", text) for text in plan["warnings"])
     settings = plan["precision"].items()
     known = [f"{name} {str(row['value']).lower()}" for name, row in settings if row["value"] is not None]
-    unknown = [f"{name} ({row['how']})" for name, row in settings if row["value"] is None]
+    unknown = [name for name, row in settings if row["value"] is None]
     if known:
         yield "match", ", ".join(known)
     if unknown:
-        yield "match yours", "; ".join(unknown)
+        yield "match yours", f"{', '.join(unknown)} (--format json says where each is set)"
     if plan["environment"]:
         yield "in both runs", " ".join(f"{name}={value}" for name, value in plan["environment"].items())
+
+
+def _entries(entries: Sequence[tuple[str, str]]) -> list[str]:
+    """A label stands at its first entry only."""
+    labels = ["", *(label for label, _ in entries)]
+    return [
+        line
+        for (label, text), last in zip(entries, labels, strict=False)
+        for line in _entry("" if label == last else label, text)
+    ]
 
 
 def _entry(label: str, text: str) -> list[str]:

@@ -104,7 +104,7 @@ def _none(question: Question, shape: ModelShape) -> list[Wish]:
         return _routing(question, shape, "none")
     row = rules()["need"][question.need or "unknown"]
     if row["layers"] == "few":
-        return [Wish("none", "fewest of each kind of layer", _few(question, shape), (row["experts"], "floor"))]
+        return [Wish("none", "few layers, each kind among them", _few(question, shape), (row["experts"], "floor"))]
     note = (
         ()
         if shape.sparse

@@ -28,20 +28,25 @@ def weights_of(question: Question, wish: Wish) -> tuple[str, str]:
 
 def keeps(question: Question, wish: Wish, shape: ModelShape, kept: Kept) -> Iterator[str]:
     """What is kept and why."""
-    yield from rules()["factor"][wish.factor]["keeps"]
+    yield from rules()["factor"][wish.factor].get("keeps", ())
     if question.need and (kept.layers == shape.layers or question.need != "policy"):
         yield rules()["need"][question.need]["keeps"]
     if shape.sparse:
         used, held = max(shape.top_k), kept.experts or max(shape.experts)
         choice = "so the router still chooses" if held > used else "so this router never chose"
         groups = f", the same number of each of {shape.groups} groups" if shape.groups > 1 else ""
-        yield f"{held} of {max(shape.experts)} experts a layer: {held / used:.3g} x top-{used}, {choice}{groups}"
+        most = max(shape.experts)
+        yield (
+            f"{held} of {most} experts a layer: {held / used:.3g} x top-{used}, {choice}{groups}"
+            if held < most
+            else f"all {most} experts of each layer"
+        )
     if question.layer is not None and kept.layers > question.layer:
-        yield f"layer {question.layer}, the first bad one"
+        yield f"all layers up to {question.layer}, the first bad one, in order"
     for layer, ids in kept_ids(shape, kept.layers, question.experts).items() if None not in question.experts else ():
-        yield f"experts {write_numbers(ids)} of layer {layer}, which the diagnosis names"
+        yield f"experts {write_numbers(ids)} of layer {layer}, which are implicated"
     for ids in (question.experts[None],) if None in question.experts else ():
-        yield f"experts {write_numbers(ids)} of each layer, which the diagnosis names without a layer"
+        yield f"experts {write_numbers(ids)} of each layer, which are implicated in one that is not known"
 
 
 def lost(question: Question, wish: Wish, shape: ModelShape, kept: Kept, random: bool, before: Degrees | None, after: Degrees | None) -> Iterator[str]:  # fmt: skip
@@ -74,9 +79,13 @@ def saves(shape: ModelShape, kept: Kept, config: Config, whole: Price, left: Pri
     deep = parameters(shape_of(cut_model(config, range(kept.layers)).config)).total
     layers, experts = whole.parameters - deep, deep - left.parameters
     if experts > _SHARE * whole.parameters:
-        yield f"experts {max(shape.experts)} -> {kept.experts}: {experts / 1e9:,.1f} B of {whole.parameters / 1e9:,.1f} B parameters, so memory and devices; the work a token stays"
+        yield f"experts {max(shape.experts)} -> {kept.experts}: {_count(experts)} of {_count(whole.parameters)} parameters, so memory and devices; the work a token stays"
     if layers > _SHARE * whole.parameters:
-        yield f"layers {shape.layers} -> {kept.layers}: {layers / 1e9:,.1f} B parameters, and {1 - left.work / whole.work:.0%} of the work a step"
+        yield f"layers {shape.layers} -> {kept.layers}: {_count(layers)} parameters, and {1 - left.work / whole.work:.0%} of the work a step"
+
+
+def _count(parameters: int) -> str:
+    return f"{parameters / 1e9:,.1f} B" if parameters >= 1e8 else f"{parameters / 1e6:,.2f} M"
 
 
 def warnings(
@@ -91,7 +100,7 @@ def warnings(
             "number from CANN 8.3.RC1 with vllm-ascend #4356; if routing kernels are suspected, keep all experts and cut layers"
         )
     if before is None:
-        yield "the original's parallel layout is not known, or holds it on no cluster: the smallest that fits is given; --layout TP,PP,CP,EP scales yours down"
+        yield "the layout is the smallest that fits, since the run's is not known or does not hold the model; --layout TP,PP,CP,EP scales yours down"
     elif after is not None:
         if kept.experts is not None and (rank := most // before.ep) != (now := kept.experts // after.ep):
             yield f"a rank holds {now} experts instead of {rank}: grouped matrix products have another shape"
