@@ -78,7 +78,8 @@ def read_recipe(document: Any) -> Recipe:
         layers, experts, seed = document["layers"] or (), document["experts"], document["seed"]
         budgets = {int(layer): count for layer, count in document["budgets"].items()}
         keep = {int(layer): tuple(ids) for layer, ids in document["keep"].items()}
-        counts = [*layers, *budgets, *budgets.values(), *keep, *(n for ids in keep.values() for n in ids), experts or 0]
+        counts = [*layers, *budgets, *budgets.values(), *keep, *(n for ids in keep.values() for n in ids)]
+        counts += [] if experts is None else [experts]
         if not all(type(n) is int and 0 <= n < _MOST for n in counts) or not (type(seed) is int and 0 <= seed < 2**63):
             raise ValueError
         return Recipe(tuple(layers), experts, budgets, keep, document["method"], document["weights"], seed)

@@ -14,7 +14,7 @@ from faultproxy.proxy.checkpoint import Checkpoint, read_checkpoint
 from faultproxy.proxy.choose import choose_experts
 from faultproxy.proxy.choose.calibration import Calibration, Routing
 from faultproxy.proxy.cut import cut_model, decide
-from faultproxy.proxy.recipe import METHODS, Recipe
+from faultproxy.proxy.recipe import METHODS, Recipe, read_recipe
 from faultproxy.proxy.shape import read_shape
 from faultproxy.proxy.source import open_source
 
@@ -225,6 +225,17 @@ def test_what_cannot_be_cut_is_refused_with_the_nearest_that_can(
 ) -> None:
     with pytest.raises(InputError, match=why):
         chosen(checkpoint(tmp_path, config), table(config), **recipe)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"experts": ""}, {"experts": False}, {"layers": [0.5]}, {"keep": {"0": "1"}}, {"seed": -1}, {"method": []}],
+)
+def test_a_recipe_of_a_plan_that_was_changed_by_hand_is_refused(change: dict[str, Any]) -> None:
+    document = Recipe((0, 2), 4, keep={0: (1,)}).document()
+    assert read_recipe(document) == Recipe((0, 2), 4, keep={0: (1,)})
+    with pytest.raises(InputError, match=r"its recipe is not one|is no method"):
+        read_recipe(document | change)
 
 
 def test_a_table_of_another_model_is_refused(tmp_path: Path) -> None:

@@ -55,6 +55,7 @@ def build(
       faultproxy proxy build Qwen3-30B-A3B/ proxy/ --layers 0-3 --experts 16 --weights random --seed 1
       faultproxy proxy build Qwen3-30B-A3B/ proxy/ --plan plans.json --number 2
     """
+    from faultproxy.analyzer.report.clean import encodable
     from faultproxy.proxy.build import build as make
     from faultproxy.proxy.checkpoint import read_checkpoint
     from faultproxy.proxy.recipe import Recipe, read_by_layer, read_numbers
@@ -63,7 +64,7 @@ def build(
     counts = read_by_layer(budgets)
     if many := [layer for layer, found in counts.items() if len(found) != 1]:
         raise InputError(f"--budget {many[0]}:...: write LAYER:COUNT, such as 31:16")
-    each, chosen = {layer: found[0] for layer, found in counts.items()}, read_numbers(layers) if layers else ()
+    each, chosen = {layer: found[0] for layer, found in counts.items()}, read_numbers(layers) if layers is not None else ()
     recipe = Recipe(chosen, experts, each, read_by_layer(keep), method, weights, seed)
     if plan is not None:
         if recipe != Recipe():
@@ -84,7 +85,7 @@ def build(
     except KeyboardInterrupt:
         click.echo("interrupted; the same command goes on from here", err=True)
         raise
-    document = {"out": str(made.out), "status": made.status, "notes": list(made.notes), "proxy": made.document}
+    document = {"out": encodable(str(made.out)), "status": made.status, "notes": list(made.notes), "proxy": made.document}
     _write(document if format_ == "json" else _text(made, source, out))
 
 
@@ -140,6 +141,8 @@ def _sha256(path: Path) -> str:
         if path.is_dir():
             inner = [f"{file.relative_to(path)} {_sha256(file)}" for file in sorted(path.rglob("*")) if file.is_file()]
             return hashlib.sha256("\n".join(inner).encode()).hexdigest()
+        if not path.is_file():
+            raise InputError(f"{path}: is no regular file; give the file itself")
         with path.open("rb") as opened:
             return hashlib.file_digest(opened, "sha256").hexdigest()
     except OSError as error:

@@ -52,6 +52,7 @@ def plan(
       faultproxy proxy plan Qwen3-30B-A3B/ --factor depth --layer 11 --source hf://Qwen/Qwen3-30B-A3B
     """
     from dataclasses import asdict
+    from math import isfinite
 
     from faultproxy.analyzer.cli import emit
     from faultproxy.proxy.cost.setting import setting
@@ -63,6 +64,9 @@ def plan(
     question = _told(_question(diagnosis), factor, failure_type, layer, experts, causes, layout)
     known, usual = stated(question.facts), click.core.ParameterSource.DEFAULT
     given |= {name: value for name, value in known.items() if context.get_parameter_source(name) is usual}
+    for name, value in (("memory", memory), ("seconds", seconds)):
+        if value is not None and not isfinite(value):
+            raise InputError(f"--{name} {value}: give a number")
     used = setting(given, memory)
     where, note = source_of(config, question.facts) if source is None else (source, "")
     model = read_config(config)

@@ -46,7 +46,9 @@ def read_config(path: str) -> dict[str, Any]:
             from faultproxy.proxy.checkpoint import read_config as fetched
             from faultproxy.proxy.source import open_source
 
-            config: dict[str, Any] | None = fetched(open_source(path))
+            source = open_source(path)
+            path = source.name  # without a password or signature
+            config: dict[str, Any] | None = fetched(source)
         else:
             file = Path(path) / "config.json" if Path(path).is_dir() else Path(path)
             file.stat()
