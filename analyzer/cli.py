@@ -110,6 +110,10 @@ def _say(message: str) -> None:
     metavar="GOOD_RUN",
     help="A run that went well (file, folder, canonical trace): compare each TRACE with it.",
 )
+@click.option(
+    "--device", metavar="DEVICE", help="The device that a proxy is planned for, such as h20 or ascend-a3-die."
+)
+@click.option("--budget", type=click.IntRange(1, 1 << 20), metavar="DEVICES", help="The devices that a proxy may take.")
 @click.version_option(__version__, prog_name="faultproxy")  # fmt: skip
 def analyze(
     traces: tuple[str, ...],
@@ -119,6 +123,8 @@ def analyze(
     fail_on: str,
     model_config: str | None,
     against: str | None,
+    device: str | None,
+    budget: int | None,
 ) -> None:
     """Say what failed in the run that left TRACE behind.
 
@@ -148,12 +154,27 @@ def analyze(
     from faultproxy.analyzer.report.document import document
 
     _refuse_existing(output, force)
+    if device is not None:
+        from faultproxy.proxy.cost.device import device as known
+
+        known(device)
     good = None if against is None else _good(against, model_config)
     runs = read(list(traces), model_config)
-    reports = [document(diagnose(trace, good)) for trace in runs]
+    reports = [planned(document(diagnose(trace, good)), device, budget) for trace in runs]
+    if (device or budget) and any(report["verdict"] == "failed" and not report["proxy"] for report in reports):
+        _say("no proxy is planned: the model's configuration is not known; name it with --model-config")
     emit(_render(reports, runs, format_, terminal=output is None and sys.stdout.isatty()), output, force)
     if any(report["verdict"] in FAIL_ON[fail_on] for report in reports):
         raise click.exceptions.Exit(MATCHED)
+
+
+def planned(report: dict[str, Any], device: str | None = None, budget: int | None = None) -> dict[str, Any]:
+    """The report, with proxy plans where the run failed and facts of its model were read from a file; `budget` is in devices."""
+    if report["verdict"] == "failed" and "origins" in report["run"]["facts"]:
+        from faultproxy.proxy.plan.beside import attach
+
+        attach(report, device, budget)
+    return report
 
 
 def _good(path: str, model_config: str | None) -> Trace:

@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from faultproxy.analyzer import balance, comparison
+from faultproxy.analyzer import balance, comparison, swing
 from faultproxy.analyzer import facts as run_facts
 from faultproxy.analyzer.schema import connect, quoted, settings
 from faultproxy.analyzer.trace import BAD_STATES, FINITE, Column, Frame, Trace
@@ -83,7 +83,7 @@ class Views:
         self.counts: dict[str, dict[str, int]] = {view: {} for view in ("train", "component", *_INDEX, "events")}
         declared = declared | {
             "train": {*declared.get("train", ()), *comparison.TRAIN, *balance.TRAIN},
-            "layer": {*declared.get("layer", ()), *comparison.LAYER, *balance.LAYER},
+            "layer": {*declared.get("layer", ()), *comparison.LAYER, *balance.LAYER, *swing.LAYER},
         }
         self._train(trace.frame, declared["train"])
         self._component(trace.frame)
@@ -219,8 +219,10 @@ class Views:
                 self.counts[view] = dict(found)
 
     def _comparison(self) -> None:
-        """The tables `gap`, `trunk`, `origin`, `balance`; filled only where enough of their signals is logged."""
-        self.con.execute(f"{comparison.TABLES_SQL}; {balance.TABLE_SQL}")
+        """The tables `gap`, `trunk`, `origin`, `balance`, `swing`; filled only where enough of their signals is logged."""
+        self.con.execute(f"{comparison.TABLES_SQL}; {balance.TABLE_SQL}; {swing.TABLE_SQL}")
+        if self.counts["layer"].get("grad_norm", 0) >= swing.LEAST:
+            self.con.execute(swing.SWING_SQL)
         if max(self.counts["layer"].get(name, 0) for name in balance.LAYER) >= balance.LEAST:
             self.con.execute(balance.BALANCE_SQL)
         if max(self.counts["train"].get(name, 0) for name in comparison.TRAIN) >= comparison.LEAST:

@@ -2,7 +2,7 @@
 
 Parameters of nine models; the smallest published clusters, with the share of memory that model state may fill fitted on
 the other clusters each time (leave one out); published seconds; and the published proxy pairs beside ours. `--count` also
-builds tiny models with transformers and counts them (extra `proxy`). What is compared is in cost_models.toml.
+builds the default model of every family with transformers, without weights, and counts it (extra `proxy`). What is compared is in cost_models.toml.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from faultproxy.analyzer.errors import InputError
 from faultproxy.proxy.cost.device import Efficiency, device
 from faultproxy.proxy.cost.estimate import Estimate, Setting, estimate, layouts, rollout_shard, sizes
 from faultproxy.proxy.cost.memory import memory
 from faultproxy.proxy.cost.shape import parameters, shape_of
 from faultproxy.proxy.cost.work import workload
+from faultproxy.proxy.families import families
 
 HERE = Path(__file__).parent
 FACTS = tomllib.loads((HERE / "cost_models.toml").read_text(encoding="utf-8"))
@@ -149,38 +151,39 @@ def pair_rows() -> list[dict[str, Any]]:
 
 
 def counted_rows() -> list[dict[str, Any]]:
-    """Tiny models of our named families as transformers builds them, against the closed form."""
-    from transformers import AutoConfig, AutoModelForCausalLM
+    """The default model of each model type that transformers builds, counted (on the device `meta`), against the closed form."""
+    import torch
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-    tiny = {
-        "num_hidden_layers": 4,
-        "hidden_size": 64,
-        "vocab_size": 256,
-        "num_attention_heads": 4,
-        "intermediate_size": 96,
-    }
     rows: list[dict[str, Any]] = []
-    for name in FACTS["models"]:
-        config = dict(FACTS["models"][name]["config"]) | tiny
-        kind = config.pop("model_type").replace("kimi_k2", "deepseek_v3")
-        for key, value in (("num_key_value_heads", 2 if not config.get("kv_lora_rank") else 4), ("head_dim", 16), ("moe_intermediate_size", 32), ("kv_lora_rank", 16), ("qk_nope_head_dim", 16), ("qk_rope_head_dim", 8), ("v_head_dim", 16), ("num_experts", 8), ("num_local_experts", 8), ("n_routed_experts", 16), ("num_experts_per_tok", 2), ("n_group", 4), ("topk_group", 2)):  # fmt: skip
-            if key in config:
-                config[key] = value
-        config |= {"q_lora_rank": 24 if config.get("q_lora_rank") else None} if "q_lora_rank" in config else {}
-        config.pop("num_nextn_predict_layers", None)
-        built = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, pad_token_id=0, **config))
+    for kind in sorted(kind for family in families().values() for kind in family.model_types if kind in CONFIG_MAPPING):
+        try:
+            config = CONFIG_MAPPING[kind]()
+            if hasattr(config, "vision_config"):  # counted would be its tower too
+                continue
+            ours = parameters(shape_of(config.to_dict() | {"model_type": kind})).total
+            with torch.device("meta"):
+                built = AutoModelForCausalLM.from_config(config)
+        except (AttributeError, InputError, TypeError, ValueError) as error:
+            rows.append({"model_type": kind, "refused": str(error)[:120]})
+            continue
         counted = sum(p.numel() for p in built.parameters())
-        counted += sum(b.numel() for n, b in built.named_buffers() if "correction_bias" in n)
-        ours = parameters(shape_of({"model_type": kind, **{k: v for k, v in config.items() if v is not None}})).total
-        if {"family": kind, "counted": counted, "ours": ours} not in rows:
-            rows.append({"family": kind, "counted": counted, "ours": ours})
+        counted += sum(b.numel() for n, b in built.named_buffers() if n.endswith(("correction_bias", "expert_bias")))
+        rows.append(
+            {
+                "model_type": kind,
+                "counted": counted,
+                "ours": ours,
+                "error_percent": round(100 * (ours / counted - 1), 4),
+            }
+        )
     return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--count", action="store_true", help="also count tiny transformers models")
+    parser.add_argument("--count", action="store_true", help="also count the models of transformers")
     arguments = parser.parse_args()
     found = {
         "parameters": parameter_rows(),

@@ -1,11 +1,11 @@
 """Round trip of every family that transformers builds: `python benchmarks/families.py [--only TYPE ...] [--save]`.
 
-A tiny random model is saved, cut in experts and depth by faultproxy.proxy.cut without torch, byte for byte, and loaded again. Asked
+A tiny random model is saved, cut in experts and depth by `faultproxy proxy build` without torch, and loaded again. Asked
 is that no key is missing or unexpected, and that the logits equal those of the original in which the router's logits of dropped
 experts are set to -inf (and their selection bias to -1e9), and dropped layers hand on what they get. `max_diff` is the largest
 difference of a logit (a router of fewer rows is multiplied in another order, so the last bits differ), `unmasked_diff` the same with
 nothing masked: what the test would see if experts were mixed up. `experts_equal` counts the layers whose experts, fed what the cut
-model's router sends them, give the same bits as the original's. `--save` writes benchmarks/families.json.
+model's router sends them, give the same bits as the original's. Quantised rows need accelerate and compressed-tensors. `--save` writes benchmarks/families.json.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import argparse
 import copy
 import json
 import re
+import sys
 import tempfile
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,16 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from faultproxy.analyzer.errors import InputError
+from faultproxy.proxy.build import build as build_proxy
 from faultproxy.proxy.checkpoint import read_checkpoint, read_json
-from faultproxy.proxy.cut import Cut, check_complete, cut_model, decide
+from faultproxy.proxy.cut import Cut, cut_model
 from faultproxy.proxy.families import find_family
+from faultproxy.proxy.recipe import Recipe
 from faultproxy.proxy.shape import read_shape
+from faultproxy.proxy.source import open_source
+
+sys.path.insert(0, str(Path(__file__).parent))
+from quantise import quantise
 
 EXPERTS, GROUPS, TOP_K = 16, 4, 4
 # Given to every config that has the field. No width equals the number of experts, so a router is known by its shape.
@@ -127,12 +133,29 @@ CASES: dict[str, dict[str, Any]] = {
         "config": {"num_experts_per_tok": 1},
     },
     "jetmoe": {"whole": True, "config": {"num_experts_per_tok": 2, "num_key_value_heads": 2}},
+    # Quantised on disk, computed in float32.
+    "gpt_oss+mxfp4": {"config": {"intermediate_size": 64}},
+    "deepseek_v3+fp8": {},
+    "qwen3_moe+fp8": {},
+    "deepseek_v3+int4": {"config": {"moe_intermediate_size": 32}},
+    # Without experts: depth alone.
+    **{name: {} for name in ("llama", "mistral", "phi3", "glm", "granite", "seed_oss", "smollm3", "ernie4_5", "olmo2", "hunyuan_v1_dense", "qwen2", "qwen3", "gpt_neox", "starcoder2", "phi")},
+    "qwen3_5_text": {"layers": [0, 2, 3, 4]},
+    "gemma2": {"layers": [0, 3, 4, 7]},
+    "gemma3_text": {"layers": [0, 2, 3, 5]},
+    "exaone4": {"config": {"layer_types": ["sliding_attention"] * 3 + ["full_attention"] + ["sliding_attention"] * 3 + ["full_attention"]}},
+    "olmo3": {"config": {"layer_types": ["sliding_attention"] * 3 + ["full_attention"] + ["sliding_attention"] * 3 + ["full_attention"]}},
+    "qwen2_5_vl": {
+        "vision": {"depth": 2, "hidden_size": 32, "num_heads": 2, "intermediate_size": 32, "out_hidden_size": 32, "fullatt_block_indexes": [1]},
+        "config": {"rope_scaling": {"type": "default", "rope_type": "default", "mrope_section": [1, 1, 2]}},
+    },
+    "qwen3_vl": {"vision": VISION | {"deepstack_visual_indexes": [0]}, "config": {"rope_scaling": {"rope_type": "default", "mrope_section": [1, 1, 2]}}},
 }  # fmt: skip
 
 
 def build(model_type: str, case: dict[str, Any]) -> Any:
     """A tiny model with random weights, random selection biases included."""
-    kind = transformers.CONFIG_MAPPING[model_type]
+    kind = transformers.CONFIG_MAPPING[model_type.partition("+")[0]]
     whole = kind()
     text = whole.text_config if "vision" in case else whole
     given = {key: value for key, value in SMALL.items() if key in text.to_dict() or key in dir(text)} | case.get(
@@ -157,35 +180,14 @@ def _auto(model_type: str) -> Any:
 
 
 def cut_folder(source: Path, target: Path, layers: list[int], experts: dict[int, list[int]]) -> Cut:
-    """Apply the decisions of faultproxy.proxy.cut byte for byte; everything in memory, so for tiny models only."""
-    cut = cut_model(read_json(source / "config.json"), layers, experts)
-    tensors = read_checkpoint(source)
-    check_complete(cut, tensors)
-    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
-    chunks: list[bytes] = []
-    at = 0
-    for tensor in tensors.values():
-        decision = decide(cut, tensor.name, tensor.shape)
-        if decision.action == "drop":
-            continue
-        with tensor.file.open("rb") as file:
-            file.seek(tensor.start)
-            data = file.read(tensor.stop - tensor.start)
-        shape = list(tensor.shape)
-        if decision.runs:
-            outer, rows = prod(shape[: decision.axis]), shape[decision.axis]
-            row = len(data) // outer // rows
-            ranges = [(n * rows + start, n * rows + stop) for n in range(outer) for start, stop in decision.runs]
-            data = b"".join(data[start * row : stop * row] for start, stop in ranges)
-            shape[decision.axis] = sum(stop - start for start, stop in decision.runs)
-        header[decision.name] = {"dtype": tensor.dtype, "shape": shape, "data_offsets": [at, at + len(data)]}
-        chunks.append(data)
-        at += len(data)
-    target.mkdir(parents=True)
-    head = json.dumps(header).encode()
-    (target / "model.safetensors").write_bytes(len(head).to_bytes(8, "little") + head + b"".join(chunks))
-    (target / "config.json").write_text(json.dumps(cut.config))
-    return cut
+    """Build a proxy of exactly these layers and experts."""
+    keep = {n: tuple(ids) for n, ids in experts.items()}
+    recipe = Recipe(tuple(layers), budgets={n: len(ids) for n, ids in keep.items()}, keep=keep, method="first")
+    made = build_proxy(read_checkpoint(open_source(str(source))), recipe, target)
+    kept = {int(n): tuple(ids) for n, ids in made.document["kept"]["experts"].items()}
+    if kept | keep != kept:
+        raise RuntimeError(f"{keep} was asked for, {kept} kept")
+    return cut_model(read_json(source / "config.json"), layers, kept)
 
 
 class Masked(TorchFunctionMode):
@@ -212,6 +214,8 @@ def round_trip(model_type: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "whole", Path(folder) / "cut"
         build(model_type, case).save_pretrained(source)
+        if scheme := model_type.partition("+")[2]:
+            quantise(source, scheme)
         shape = read_shape(read_json(source / "config.json"))
         layers = case.get("layers", [0, 3, 4, 7])
         # Another half of each group in each layer.
@@ -233,7 +237,7 @@ def round_trip(model_type: str) -> dict[str, Any]:
             got = _logits(small, tokens)
     return {
         "model_type": model_type, "family": find_family(cut.config).name, "layers": f"{shape.layers} -> {len(layers)}",
-        "experts": f"{max(shape.experts)} -> {max(map(len, cut.experts.values()))}", "missing": len(info["missing_keys"]),
+        "experts": f"{max(shape.experts)} -> {max(map(len, cut.experts.values()), default=0)}", "missing": len(info["missing_keys"]),
         "unexpected": len(info["unexpected_keys"]), "finite": bool(torch.isfinite(got).all()),
         "experts_equal": equal, "max_diff": float((got - wanted).abs().max()), "unmasked_diff": float((got - plain).abs().max()),
         "largest_logit": float(wanted.abs().max()), "warnings": list(cut.warnings),

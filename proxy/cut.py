@@ -17,7 +17,7 @@ from faultproxy.analyzer.errors import InputError
 from faultproxy.analyzer.report.clean import visible
 from faultproxy.proxy.edit import edit_config
 from faultproxy.proxy.families import Config
-from faultproxy.proxy.shape import ModelShape, place, read_shape
+from faultproxy.proxy.shape import ModelShape, layer_list, place, places, read_shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +77,7 @@ def cut_model(config: Config, layers: Sequence[int], experts: Mapping[int, Seque
     warnings: list[str] = []
     groups = _check_experts(shape, kept, warnings)
     _check_attention(shape, layers)
+    _check_lists(config, shape, layers, warnings)
     made, doubts = edit_config(config, shape, layers, kept, groups)
     again = read_shape(made, shape.family)
     _check_pattern(shape, layers, again)
@@ -101,6 +102,8 @@ def decide(cut: Cut, name: str, tensor_shape: Sequence[int]) -> Decision:
     renamed = f"{parts[1]}.{cut.new_layer[layer]}.{parts[3]}"
     # A scale for a whole fused tensor has no axis of experts.
     scalar = found.kind == "fused" and found.companion and all(size == 1 for size in tensor_shape)
+    if found.kind == "table" and len(cut.experts.get(layer, ())) < cut.shape.experts[layer]:
+        raise InputError(f"layer {layer} routes by a table of token ids; keep all its experts, or cut layers")
     if layer not in cut.experts or scalar or found.kind in ("layer", "shared", "table"):
         return Decision(renamed)
     new, count = cut.new_expert[layer], cut.shape.experts[layer] + cut.shape.zero_experts
@@ -207,6 +210,26 @@ def _check_attention(shape: ModelShape, layers: Sequence[int]) -> None:
     if attends and not set(attends) & set(layers):
         near = min(attends, key=lambda n: min(abs(n - kept) for kept in layers))
         raise InputError(f"no kept layer has attention that caches keys; keep layer {near} too")
+
+
+def _check_lists(config: Config, shape: ModelShape, layers: Sequence[int], warnings: list[str]) -> None:
+    """What a layer takes from its number, or from a layer before it."""
+    family = shape.family
+    if len(layers) < shape.layers and family.listed and not places(config, family, family.listed):
+        raise InputError(
+            f"without {' or '.join(family.listed)} in its config.json {family.name} decides by position what each layer is, and a cut would "
+            "change it; write the list there, or keep all layers and cut experts"
+        )
+    owner = -1
+    for n, what in enumerate(layer_list(config, family, family.borrows, shape.layers)):
+        if what not in ("shared", "S"):
+            owner = n
+        elif n in layers and owner not in layers:
+            raise InputError(f"layer {n} attends to the tokens that layer {owner} picks; keep layer {owner} too")
+    if len(layers) < shape.layers and any(shape.attention[n] in family.depth_scaled for n in layers if shape.attention):
+        warnings.append(
+            "linear attention decays by depth: kept layers compute something else unless the checkpoint stores slope_rate"
+        )
 
 
 def _check_pattern(shape: ModelShape, layers: Sequence[int], again: ModelShape) -> None:

@@ -1,4 +1,4 @@
-"""What each family of mixture-of-experts models calls its numbers and tensors: the rows of families.toml, checked.
+"""What each family of models calls its numbers and tensors: the rows of families.toml, checked.
 
 docs/families.md has the keys of a row. proxy/shape.py reads one model by its row, proxy/cut.py cuts it.
 """
@@ -13,11 +13,13 @@ from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any
 
-from faultproxy.analyzer.errors import FaultproxyError, no_such
+from faultproxy.analyzer.errors import FaultproxyError, InputError, no_such
 from faultproxy.analyzer.report.clean import visible
 
 Keys = tuple[str, ...]
 Config = dict[str, Any]
+#: Levels of a config; those of models known here have at most 6.
+MAX_DEPTH = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +47,9 @@ class Family:
 
     name: str
     model_types: Keys
-    experts: Keys
-    block: str
-    router: Keys
+    experts: Keys = ()
+    block: str = ""
+    router: Keys = ()
     prefixes: Keys = ()
     layers: Keys = ()
     layers_twice: Keys = ()
@@ -85,7 +87,11 @@ class Family:
     attention_step: Keys = ()
     attention_period: Keys = ()
     attention_index: str = ""
+    attention_between: str = "linear_attention"
     attends: Keys = ()
+    depth_scaled: Keys = ()
+    listed: Keys = ()
+    borrows: Keys = ()
     index_from_one: Keys = ()
     per_layer: Keys = ()
     not_per_layer: Keys = ()
@@ -93,17 +99,23 @@ class Family:
     nested: Keys = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
     proven: bool = True
+    qk_norm: str = ""
+    qkv_bias: bool = False
+    expert_bias: bool = False
+    tied: bool = False
+    gated_delta: bool = False
+    uncounted: str = ""
 
     @cached_property
     def layer_name(self) -> re.Pattern[str]:
         """A tensor of a layer: the prefix, the layer's number, the rest."""
-        return re.compile(rf"({'|'.join(map(re.escape, self.prefixes))})\.(\d{{1,6}})\.(.+)")
+        return re.compile(rf"({'|'.join(map(re.escape, self.prefixes))})\.([0-9]{{1,6}})\.(.+)")
 
     @cached_property
     def expert_name(self) -> re.Pattern[str]:
         """Within a layer, a tensor of one expert: the path, the expert's number, its part, and what it is of that part."""
         return re.compile(
-            rf"({re.escape(self.block)}\.experts)\.(\d{{1,6}})\.({'|'.join(self.parts) or '(?!)'})\.([a-z0-9_]+)"
+            rf"({re.escape(self.block)}\.experts)\.(0|[1-9][0-9]{{0,5}})\.({'|'.join(self.parts) or '(?!)'})\.([a-z0-9_]+)"
         )
 
 
@@ -145,6 +157,7 @@ def read_families(document: Mapping[str, Any]) -> dict[str, Family]:
 
 def find_family(config: Config) -> Family:
     """The family of a config.json, by the model_type of its nested text config, else by its own."""
+    _check_depth(config)
     known = {model_type: family for family in families().values() for model_type in family.model_types}
     nested = next(iter(families().values())).nested
     tried = [holder.get("model_type") for _, holder in holders(config, nested)]
@@ -162,6 +175,15 @@ def holders(config: Config, nested: Keys) -> list[tuple[str, Config]]:
     ]:
         found.insert(0, inner[0])
     return found
+
+
+def _check_depth(config: Config) -> None:
+    level: list[Any] = [config]
+    for _ in range(MAX_DEPTH):
+        inner = (each for one in level for each in (one.values() if isinstance(one, dict) else one))
+        if not (level := [each for each in inner if isinstance(each, (dict, list))]):
+            return
+    raise InputError(f"this config nests deeper than the {MAX_DEPTH} levels that are read; is it a model's?")
 
 
 @cache
@@ -200,7 +222,10 @@ def _family(name: str, row: dict[str, Any]) -> Family:
         raise FaultproxyError(f"families.toml, row {name}: {error}") from error
     allowed = {"scoring": ("softmax", "sigmoid", "sparsemixer"), "group_score": ("", "max", "top2")}
     wrong = [f"{key} must be one of {', '.join(ok)}" for key, ok in allowed.items() if getattr(family, key) not in ok]
-    wrong += ["needs parts or fused"] * (not family.parts and not family.fused)
+    lacking = [key for key in ("block", "router") if not getattr(family, key)] + ["parts or fused"] * (
+        not family.parts and not family.fused
+    )
+    wrong += [f"has experts, so it needs {', '.join(lacking)}"] * bool(family.experts and lacking)
     wrong += [f"fused {one.name} needs one axis E or EI" for one in family.fused if not {"E", "EI"} & set(one.axes)]
     wrong += [
         f"router_axis names {key}, which is no router tensor" for key in family.router_axis if key not in family.router

@@ -14,6 +14,9 @@ from faultproxy.analyzer.errors import InputError
 from faultproxy.analyzer.report.clean import visible
 from faultproxy.proxy.families import Config, Family, Keys, companions, find_family, holders
 
+#: Ten times what public models have (126 layers), and four times (512 experts): a config is not to decide how long it takes.
+MAX_LAYERS, MAX_EXPERTS = 1000, 2048
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -30,7 +33,7 @@ class Place:
 
 @dataclass(frozen=True)
 class ModelShape:
-    """What a config says of its layers and experts; tuples have one entry a layer, 0 experts for a dense one."""
+    """What a config says of its layers and experts; tuples have one entry a layer, 0 experts (and top-k) for a dense one."""
 
     family: Family
     layers: int
@@ -95,12 +98,12 @@ def read_shape(config: Config, family: Family | None = None) -> ModelShape:
         InputError: Unknown family, a number that is missing or no count, or aliases that disagree.
     """
     family = family or find_family(config)
-    listed = _layer_list(config, family, family.sparse_lists) or _layer_list(config, family, family.attention_lists)
+    listed = layer_list(config, family, family.sparse_lists) or layer_list(config, family, family.attention_lists)
     layers = number(config, family, family.layers, len(listed) or None)
-    if not 0 < layers <= 10_000:
-        raise InputError(f"{family.name}: {layers} layers; between 1 and 10000 are possible")
+    if not 0 < layers <= MAX_LAYERS:
+        raise InputError(f"{family.name}: {layers} layers; between 1 and {MAX_LAYERS} are possible")
     sparse = _sparse(config, family, layers)
-    hashed = _layer_list(config, family, family.sparse_lists, layers)
+    hashed = layer_list(config, family, family.sparse_lists, layers)
     quantised = [
         holder[last] for _, holder, last in places(config, family, ("quantization_config", "compression_config"))
     ]
@@ -137,7 +140,7 @@ def place(shape: ModelShape, name: str) -> Place:
     layer, rest = int(found[2]), found[3]
     if layer >= shape.layers:
         return Place("mtp", layer)
-    if not rest.startswith(inside := family.block + "."):
+    if not family.block or not rest.startswith(inside := family.block + "."):
         return Place("layer", layer)
     part = rest.removeprefix(inside)
     if part in family.router:
@@ -157,20 +160,24 @@ def place(shape: ModelShape, name: str) -> Place:
 
 
 def _each(config: Config, family: Family, keys: Keys, layers: int) -> tuple[int, ...]:
-    """One count a layer, of a key that gives one number or a list."""
+    """One count a layer, of a key that gives one number or a list; none for a family without experts."""
+    if not family.experts:
+        return (0,) * layers
     found = value(config, family, keys)
     if not isinstance(found, list):
-        return (number(config, family, keys),) * layers
-    if len(found) != layers or not all(type(n) is int and n > 0 for n in found):
+        if (each := number(config, family, keys)) > MAX_EXPERTS:
+            raise InputError(f"{family.name}: {' or '.join(keys)} = {each}; at most {MAX_EXPERTS} are possible")
+        return (each,) * layers
+    if len(found) != layers or not all(type(n) is int and 0 < n <= MAX_EXPERTS for n in found):
         raise InputError(f"{family.name}: {' or '.join(keys)} is no list of {layers} counts, one a layer")
     return tuple(found)
 
 
-def _layer_list(config: Config, family: Family, keys: Keys, layers: int = 0) -> Keys:
+def layer_list(config: Config, family: Family, keys: Keys, layers: int = 0) -> Keys:
     """What a list, or a string with one character a layer, says of each layer; empty when the config has none."""
     for path, holder, last in places(config, family, keys):
         found = holder[last]
-        if isinstance(found, (list, str)):
+        if isinstance(found, (list, str)) and found:
             if layers and len(found) != layers:
                 raise InputError(f"{path} has {len(found)} entries for {layers} layers; make them equal")
             return tuple(map(str, found))
@@ -185,7 +192,7 @@ def _indices(config: Config, family: Family, keys: Keys) -> set[int] | None:
 
 
 def _sparse(config: Config, family: Family, layers: int) -> list[bool]:
-    if listed := _layer_list(config, family, family.sparse_lists, layers):
+    if listed := layer_list(config, family, family.sparse_lists, layers):
         return [what in family.sparse_values for what in listed]
     if (chosen := _indices(config, family, family.sparse_index)) is not None:
         return [n in chosen for n in range(layers)]
@@ -193,7 +200,7 @@ def _sparse(config: Config, family: Family, layers: int) -> list[bool]:
     first, step = number(config, family, family.dense_first, 0), max(1, number(config, family, family.step, 1))
     ends = value(config, family, family.last_sparse)
     last = ends if type(ends) is int and ends >= 0 else layers
-    if often := _layer_list(config, family, family.frequency, layers):
+    if often := layer_list(config, family, family.frequency, layers):
         return [on not in ("0", "False") for on in often]
     every = max(1, number(config, family, family.frequency, 1))
     on = [first <= n <= last and n not in dense and (n + 1) % step == 0 and n % every == 0 for n in range(layers)]
@@ -209,12 +216,12 @@ def _periodic(config: Config, family: Family, keys: Keys, layers: int) -> list[b
 
 def _attention(config: Config, family: Family, layers: int) -> Keys:
     """The kind of attention of each layer; empty where the config does not say or the family has one kind."""
-    if listed := _layer_list(config, family, family.attention_lists, layers):
+    if listed := layer_list(config, family, family.attention_lists, layers):
         return listed
     if family.attention_index and (full := _indices(config, family, (family.attention_index,))) is not None:
         return tuple("full_attention" if n + 1 in full else "linear_attention" for n in range(layers))
     if family.attention_step and (step := number(config, family, family.attention_step, 0)):
-        return tuple("linear_attention" if (n + 1) % step else "full_attention" for n in range(layers))
+        return tuple(family.attention_between if (n + 1) % step else "full_attention" for n in range(layers))
     if family.attention_period:
         full_layers = _periodic(config, family, family.attention_period, layers)
         return tuple("full_attention" if on else "linear_attention" for on in full_layers)

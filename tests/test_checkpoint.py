@@ -11,11 +11,16 @@ import pytest
 
 from faultproxy.analyzer.errors import InputError
 from faultproxy.proxy import checkpoint
-from faultproxy.proxy.checkpoint import INDEX, read_checkpoint, read_json
+from faultproxy.proxy.checkpoint import INDEX, Checkpoint, read_checkpoint, read_json
+from faultproxy.proxy.source import open_source
 
 
 def entry(dtype: str, shape: list[Any], start: Any, stop: Any) -> dict[str, Any]:
     return {"dtype": dtype, "shape": shape, "data_offsets": [start, stop]}
+
+
+def read(path: Path) -> Checkpoint:
+    return read_checkpoint(open_source(str(path)))
 
 
 def write(path: Path, header: Any, buffer: int, length: int | None = None) -> Path:
@@ -38,20 +43,20 @@ def test_tensors_of_one_file_have_type_shape_and_bytes_from_the_start_of_the_fil
     }
     path = write(tmp_path / "model.safetensors", header, 16)
     base = path.stat().st_size - 16
-    found = read_checkpoint(tmp_path)
+    found = read(tmp_path).tensors
     assert {name: (t.dtype, t.shape, t.start - base, t.stop - base) for name, t in found.items()} == {
         "b": ("BF16", (2, 3), 4, 16),
         "a": ("F32", (), 0, 4),
         "e": ("F4", (0, 2), 16, 16),
     }
-    assert read_checkpoint(path) == found
+    assert read(path).tensors == found
 
 
 def test_shards_are_read_by_their_index(tmp_path: Path) -> None:
     write(tmp_path / "one.safetensors", {"a": entry("U8", [4], 0, 4)}, 4)
     write(tmp_path / "two.safetensors", {"b": entry("U8", [4], 0, 4)}, 4)
     index(tmp_path, {"a": "one.safetensors", "b": "two.safetensors"})
-    assert {name: tensor.file.name for name, tensor in read_checkpoint(tmp_path).items()} == {
+    assert {name: tensor.file for name, tensor in read(tmp_path).tensors.items()} == {
         "a": "one.safetensors",
         "b": "two.safetensors",
     }
@@ -79,6 +84,10 @@ def test_shards_are_read_by_their_index(tmp_path: Path) -> None:
         (b"[" * 200_000, 0, "not JSON"),
         (b'{"a": ' + b"9" * 5000 + b"}", 0, "not JSON"),
         (b"\xff\xfe{}", 0, "not JSON"),
+        ("{}".encode("utf-16"), 0, "not JSON"),
+        (b"{}", 0, "holds no tensors"),
+        ({"a\ud800": entry("U8", [4], 0, 4)}, 4, "no UTF-8"),
+        (b'{"a": [' + b"0," * (2**21 + 1) + b"0]}", 0, "more than 2097152 values"),
         (b"[]", 0, "not an object"),
     ],
 )
@@ -86,16 +95,24 @@ def test_a_header_that_does_not_describe_its_file_is_refused(
     tmp_path: Path, header: Any, buffer: int, why: str
 ) -> None:
     with pytest.raises(InputError, match=why):
-        read_checkpoint(write(tmp_path / "x.safetensors", header, buffer))
+        read(write(tmp_path / "x.safetensors", header, buffer))
+
+
+def test_a_huge_config_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    write(tmp_path / "x.safetensors", {"a": entry("U8", [4], 0, 4)}, 4)
+    with (tmp_path / "config.json").open("wb") as file:
+        file.truncate(checkpoint.MAX_CONFIG_BYTES + 1)
+    with pytest.raises(InputError, match="config.json is larger than"):
+        read(tmp_path)
 
 
 def test_a_huge_header_is_refused_before_it_is_read(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cut short or no safetensors"):
-        read_checkpoint(write(tmp_path / "x.safetensors", b"{}", 0, length=2**63))
+        read(write(tmp_path / "x.safetensors", b"{}", 0, length=2**63))
     path = write(tmp_path / "y.safetensors", b"{}", 0, length=checkpoint.MAX_HEADER_BYTES + 1)
     os.truncate(path, checkpoint.MAX_HEADER_BYTES + 100)
     with pytest.raises(InputError, match="at most"):
-        read_checkpoint(path)
+        read(path)
 
 
 @pytest.mark.parametrize(
@@ -118,40 +135,40 @@ def test_an_index_names_only_plain_files_beside_it(tmp_path: Path, name: Any) ->
     folder.mkdir()
     write(tmp_path / "x.safetensors", {"a": entry("U8", [4], 0, 4)}, 4)
     with pytest.raises(InputError, match="plain name"):
-        read_checkpoint(index(folder, {"a": name}))
+        read(index(folder, {"a": name}))
 
 
 @pytest.mark.parametrize("weights", [{}, [], None, "x"])
 def test_an_index_without_a_map_is_refused(tmp_path: Path, weights: Any) -> None:
     with pytest.raises(InputError, match="weight_map"):
-        read_checkpoint(index(tmp_path, weights))
+        read(index(tmp_path, weights))
 
 
 def test_an_index_and_its_shards_must_agree(tmp_path: Path) -> None:
     write(tmp_path / "one.safetensors", {"a": entry("U8", [4], 0, 4)}, 4)
     write(tmp_path / "two.safetensors", {"a": entry("U8", [4], 0, 4)}, 4)
     with pytest.raises(InputError, match="keep one"):
-        read_checkpoint(index(tmp_path, {"a": "one.safetensors", "b": "two.safetensors"}))
+        read(index(tmp_path, {"a": "one.safetensors", "b": "two.safetensors"}))
     with pytest.raises(InputError, match="does not hold it"):
-        read_checkpoint(index(tmp_path, {"a": "one.safetensors", "b": "one.safetensors"}))
+        read(index(tmp_path, {"a": "one.safetensors", "b": "one.safetensors"}))
     with pytest.raises(InputError, match="cannot read"):
-        read_checkpoint(index(tmp_path, {"a": "missing.safetensors"}))
+        read(index(tmp_path, {"a": "missing.safetensors"}))
     (tmp_path / INDEX).unlink()
     with pytest.raises(InputError, match="name one file"):
-        read_checkpoint(tmp_path)
+        read(tmp_path)
 
 
 def test_what_is_no_checkpoint_is_said_to_be_none(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no .safetensors file"):
-        read_checkpoint(tmp_path)
+        read(tmp_path)
     with pytest.raises(InputError, match="cannot read"):
-        read_checkpoint(tmp_path / "none.safetensors")
+        read(tmp_path / "none.safetensors")
     os.mkfifo(tmp_path / "pipe.safetensors")
     with pytest.raises(InputError, match="no regular file"):
-        read_checkpoint(tmp_path / "pipe.safetensors")
+        read(tmp_path / "pipe.safetensors")
     (tmp_path / "short.safetensors").write_bytes(b"\x02")
     with pytest.raises(InputError, match="cut short"):
-        read_checkpoint(tmp_path / "short.safetensors")
+        read(tmp_path / "short.safetensors")
 
 
 def test_json_is_bounded_and_has_each_key_once(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from faultproxy.analyzer.errors import InputError
 from faultproxy.proxy.cost import memory as held
 from faultproxy.proxy.cost import work
 from faultproxy.proxy.cost.memory import Layout
-from faultproxy.proxy.cost.shape import Shape, attention_parameters, parameters, shape_of
+from faultproxy.proxy.cost.shape import Shape, attention_parameters, linear_parameters, parameters, shape_of
 from faultproxy.proxy.cost.work import Workload, workload
 
 MODELS: dict[str, Any] = tomllib.loads(
@@ -42,6 +42,17 @@ def test_latent_attention_by_hand() -> None:
     assert s.kv_elements == 6 and s.score_dims == 2 * 10 and s.decode_dims == 2 * 10
 
 
+def test_linear_attention_by_hand() -> None:
+    """Width 8; 1 key and 2 value heads of 3 and 5: k 3, v 10. Its state is 2 x 3 x 5 and three inputs of a convolution over 2 k + v = 16."""
+    s = Shape(
+        "qwen3_next", 4, 8, 2, 1, 4, 10, 16, linear_layers=3, linear_heads=(1, 2), linear_dims=(3, 5), convolution=4
+    )
+    assert linear_parameters(s) == 8 * (6 + 20 + 4) + 16 * 4 + 4 + 5 + 10 * 8
+    assert parameters(s).attention == attention_parameters(s) + 3 * linear_parameters(s)
+    assert held.kv_bytes(s, 1000) - held.kv_bytes(s, 0) == 2 * 2 * 4 * 1000
+    assert held.kv_bytes(s, 0) == 4 * 3 * (30 + 48)
+
+
 def test_fewer_experts_save_parameters_and_no_work() -> None:
     whole, half = shape_of(QWEN), shape_of(QWEN | {"num_experts": 64})
     assert parameters(half).total / 1e9 == pytest.approx(16.03, abs=0.01)
@@ -59,14 +70,15 @@ def test_a_text_model_inside_a_multimodal_one_is_found() -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"hidden_size": "wide"}, "hidden is 'wide'"),
-        ({"vocab_size": None}, "vocab is None"),
-        ({"hidden_size": -1}, "hidden is -1"),
+        ({"hidden_size": "wide"}, "hidden_size or d_model or n_embd = wide; needed is a count"),
+        ({"vocab_size": None}, "vocab_size = None"),
+        ({"hidden_size": -1}, "n_embd = -1"),
         ({"num_attention_heads": 0}, "0 heads"),
-        ({"num_hidden_layers": 5000}, "5,000 layers"),
+        ({"num_hidden_layers": 50_000}, "50000 layers"),
         ({"num_experts_per_tok": 129}, "129 of 128 experts"),
         ({"layer_types": ["linear_attention"] * 48}, "linear_attention"),
-        ({"model_type": "jamba"}, "no closed form"),
+        ({"model_type": "granitemoehybrid"}, "state-space layers: no closed form"),
+        ({"model_type": "gpt_neox"}, "blocks without a gate: no closed form"),
     ],
 )
 def test_a_config_without_a_closed_form_is_refused(change: dict[str, Any], says: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def test_at_least_25_families_are_known_and_each_model_type_has_one() -> None:
         ({"like": "mixtrall"}, "row mixtral: like = 'mixtrall' is no other row"),
         ({"like": "phimoe"}, "row mixtral: like = 'mixtral' is no other row|row phimoe"),
         ({"scoring": "softmx"}, "row mixtral: scoring must be one of softmax"),
-        ({"parts": []}, "row mixtral: needs parts or fused"),
+        ({"parts": []}, "row mixtral: has experts, so it needs parts or fused"),
         ({"fused": [{"name": "w", "axes": ["H"]}]}, "row mixtral: fused w needs one axis E"),
         ({"fused": [{"nme": "w", "axes": ["E"]}]}, "row mixtral: .*nme"),
         ({"router_axis": {"x": 1}}, "row mixtral: router_axis names x"),
@@ -115,12 +116,17 @@ def test_experts_and_top_k_may_differ_by_layer() -> None:
         ),
         (QWEN3 | {"num_experts": None}, "num_experts or num_local_experts = None"),
         (QWEN3 | {"num_experts": "8"}, "needed is a count"),
+        (QWEN3 | {"num_experts": 4096, "num_local_experts": 4096}, "4096; at most 2048 are possible"),
         (QWEN3 | {"num_hidden_layers": 10**9}, "needed is a count"),
-        (QWEN3 | {"num_hidden_layers": 0}, "between 1 and 10000"),
+        (QWEN3 | {"num_hidden_layers": 0}, "between 1 and 1000"),
         (QWEN3 | {"layer_types": ["full_attention"] * 5}, "layer_types has 5 entries for 6 layers"),
         (QWEN3 | {"mlp_only_layers": "3"}, "no list of layer numbers"),
         ({"model_type": "qwen3_mo"}, "did you mean qwen3_moe"),
         ({}, "no model_type of a known family"),
+        (
+            QWEN3 | {"quantization_config": reduce(lambda inner, _: [inner], range(60), [])},
+            "nests deeper than the 50 levels",
+        ),
         ({"model_type": ["\x1b[31m"]}, "known family"),
     ],
 )
@@ -160,6 +166,8 @@ def test_what_a_tensor_is(config: dict[str, Any], name: str, expected: tuple[Any
         "mlp.experts.gate_up_proj",
         "mlp.gate.scale",
         "mlp.experts.x.up_proj.weight",
+        "mlp.experts.01.up_proj.weight",
+        "mlp.experts.\u0663.up_proj.weight",
     ],
 )
 def test_an_unknown_tensor_of_a_router_or_expert_is_refused_and_not_copied_uncut(name: str) -> None:

@@ -27,6 +27,10 @@ NEXT: dict[str, Any] = {"model_type": "qwen3_next", "num_hidden_layers": 8, "num
 ERNIE: dict[str, Any] = {
     "model_type": "ernie4_5_moe", "num_hidden_layers": 4, "moe_num_experts": 8, "moe_k": 2, "moe_layer_start_index": 1, "moe_layer_end_index": -1,
 }  # fmt: skip
+GPT_OSS: dict[str, Any] = {"model_type": "gpt_oss", "num_hidden_layers": 4, "num_local_experts": 4, "num_experts_per_tok": 2}  # fmt: skip
+DSA: dict[str, Any] = {
+    "model_type": "glm_moe_dsa", "num_hidden_layers": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "indexer_types": ["full", "full", "shared", "full"],
+}  # fmt: skip
 EACH = [0, 1, 4, 5, 8, 9, 12, 13]
 
 
@@ -137,6 +141,11 @@ def test_a_bias_along_its_second_axis_and_rows_of_experts_without_weights() -> N
             {"model_type": "deepseek_v4", "num_hidden_layers": 3, "n_routed_experts": 4, "num_experts_per_tok": 2, "mlp_layer_types": ["hash_moe", "moe", "moe"]},
             [0, 1], {0: [0, 1, 2], 1: [0, 1, 2]}, r"table of token ids.*layers of \[1, 2\]",
         ),
+        (GPT_OSS, [0, 2, 3], {}, r"decides by position.*keep \[0, 1, 2\]"),
+        ({"model_type": "smollm3", "num_hidden_layers": 8, "no_rope_layers": []}, [0, 3], {}, r"decides by position"),
+        ({"model_type": "glm4_moe_lite", "num_hidden_layers": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "first_k_dense_replace": 1}, [1, 2], {}, "by position"),
+        ({"model_type": "flint", "num_hidden_layers": 4, "num_experts": 4, "num_experts_per_tok": 2}, [0, 1], {}, "without layer_types.*keep all layers"),
+        (DSA, [0, 2, 3], {}, "layer 2 attends to the tokens that layer 1 picks; keep layer 1 too"),
         ({"model_type": "pangu_pro_moe", "num_hidden_layers": 1, "num_experts": 8, "num_experts_per_tok": 4}, [0], {0: [0, 1, 2, 4]}, "keep 1 of each"),
     ],
 )  # fmt: skip
@@ -186,6 +195,28 @@ def test_a_list_of_layer_types_frees_the_cut_from_the_period_and_is_cut_with_it(
     assert cut_model(kimi, [0, 3]).config["linear_attn_config"] == {"full_attn_layers": [2], "kda_layers": [1]}
 
 
+@pytest.mark.parametrize(
+    ("config", "layers"),
+    [
+        (GPT_OSS, [0, 3]),
+        (GPT_OSS | {"layer_types": ["sliding_attention", "full_attention"] * 2}, [1, 2]),
+        ({"model_type": "smollm3", "num_hidden_layers": 4, "no_rope_layers": [1, 1, 1, 0]}, [0, 3]),
+        (DSA, [1, 2]),
+    ],
+)
+def test_a_list_of_layers_or_positions_that_fit_are_cut(config: dict[str, Any], layers: list[int]) -> None:
+    made = cut_model(config, layers).config
+    lists = {key: [value[n] for n in layers] for key, value in config.items() if isinstance(value, list)}
+    assert made | lists == made
+
+
+def test_experts_of_a_layer_with_a_table_of_token_ids_are_kept_whatever_the_config_says() -> None:
+    config = {"model_type": "deepseek_v4", "num_hidden_layers": 1, "n_routed_experts": 4, "num_experts_per_tok": 2}
+    assert decide(cut_model(config, [0]), "layers.0.ffn.gate.tid2eid", (64, 2)).action == "keep"
+    with pytest.raises(InputError, match="table of token ids; keep all its experts"):
+        decide(cut_model(config, [0], {0: [0, 1, 2]}), "layers.0.ffn.gate.tid2eid", (64, 2))
+
+
 def test_a_decoder_step_becomes_a_list_of_dense_layers() -> None:
     made = cut_model(QWEN3 | {"decoder_sparse_step": 2, "mlp_only_layers": []}, [0, 1, 3]).config
     assert (made["decoder_sparse_step"], made["mlp_only_layers"]) == (1, [0])
@@ -199,6 +230,12 @@ def test_a_decoder_step_becomes_a_list_of_dense_layers() -> None:
         (DEEPSEEK, [3], {3: [0, 1, 2, 3, 12, 13, 14, 15]}, r"groups are dropped \(2 of 4 left, 1 chosen\)"),
         (QWEN3 | {"per_layer_secret": [1, 2, 3, 4, 5, 6]}, [0], {}, "per_layer_secret has one entry a layer"),
         (DEEPSEEK | {"quantization_config": {"ignore": ["re:.*layers\\.(0|1)\\."]}}, [3], {}, "were not renumbered"),
+        (
+            {"model_type": "minimax", "num_hidden_layers": 4, "num_local_experts": 4, "num_experts_per_tok": 2},
+            [0, 1],
+            {},
+            "linear attention decays by depth",
+        ),
     ],
 )
 def test_what_a_cut_changes_beyond_its_size_is_said(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from faultproxy.analyzer.catalogue import CAUSES, FACTORS, FAILURE_TYPES
-from faultproxy.analyzer.commands import count
+from faultproxy.analyzer.commands import count, table
 from faultproxy.analyzer.errors import InputError
 from faultproxy.analyzer.report.clean import visible
 
@@ -232,10 +232,7 @@ def _cell(value: Any) -> str:
 
 
 def _table(heads: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
-    cells = [heads, *(tuple(map(_cell, row)) for row in rows)]
-    widths = [max(len(row[at]) for row in cells) for at in range(len(heads))]
-    for row in cells:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    table(heads, [tuple(map(_cell, row)) for row in rows])
 
 
 def _skipped(paths: list[str]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from faultproxy.analyzer.commands import count
+from faultproxy.analyzer.commands import count, table
 from faultproxy.analyzer.errors import InputError
 
 if TYPE_CHECKING:
@@ -56,10 +56,7 @@ def list_(faults: bool, as_json: bool) -> None:
         click.echo(orjson.dumps([asdict(entry) for entry in chosen], option=orjson.OPT_INDENT_2).decode())
         return
     heads = _FAULT_HEADS if faults else _PROGRAM_HEADS
-    rows = [heads, *(_fault(entry) if faults else _program(entry) for entry in chosen)]
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    for row in rows:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    table(heads, [_fault(entry) if faults else _program(entry) for entry in chosen])
 
 
 _PROGRAM_HEADS = ("program", "task", "algorithm", "optimiser", "family", "depth", "feed-forward")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from faultproxy.analyzer.commands import count
+from faultproxy.analyzer.commands import count, table
 from faultproxy.analyzer.errors import InputError, RuleError, no_such
 
 if TYPE_CHECKING:
@@ -47,15 +47,8 @@ def list_(format_: str) -> None:
 
         click.echo(orjson.dumps(rows, option=orjson.OPT_INDENT_2).decode())
         return
-    shown = [
-        (str(row["id"]), str(row["failure_type"] or row["role"]), str(row["status"]), str(row["severity"]))
-        for row in rows
-    ]
-    widths = [max(len(cells[at]) for cells in shown) for at in range(4)]
-    for cells, row in zip(shown, rows, strict=True):
-        click.echo(
-            "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)) + f"  {row['title']}"
-        )
+    shown = [(r["id"], r["failure_type"] or r["role"], r["status"], r["severity"], r["title"]) for r in rows]
+    table(("rule", "type or role", "status", "severity", "title"), [tuple(map(str, cells)) for cells in shown])
 
 
 @rules.command()

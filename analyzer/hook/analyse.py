@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from faultproxy.analyzer.cli import planned
 from faultproxy.analyzer.diagnose import diagnose
 from faultproxy.analyzer.errors import InputError
 from faultproxy.analyzer.hook.discover import discover
@@ -53,7 +54,7 @@ def analyse(request: Request) -> Iterator[tuple[str, Any]]:
             continue
         trace.warnings += notes
         _add_exit(trace, request)
-        reports.append(_report(trace, files) | {"reproduce": request.reproduce})
+        reports.append(planned(_report(trace, files) | {"reproduce": request.reproduce}))
         traces.append(trace)
     if not reports:
         problems = problems or ["no file in it could be a log (looked for text, JSON, CSV, Parquet)"]

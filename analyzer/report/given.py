@@ -14,17 +14,13 @@ from faultproxy.analyzer.errors import InputError
 _MOST = 16 << 20
 
 
-def given(path: str) -> list[dict[str, Any]]:
-    """The reports in a file (`-`: stdin) that `analyze --format json` wrote.
+def load(path: str) -> list[Any]:
+    """What a file (`-`: stdin) holds that `analyze --format json` may have written; it is not checked.
 
-    Raises InputError for what is no JSON, breaks the schema, or is larger than any report.
+    Raises InputError for what is no JSON, empty, or larger than any report.
     """
     import orjson
 
-    try:
-        from jsonschema import Draft202012Validator
-    except ImportError as error:
-        raise InputError("to check a report, pip install 'faultproxy[ticket]' (its jsonschema)") from error
     try:
         with sys.stdin.buffer if path == "-" else Path(path).open("rb") as stream:
             data = stream.read(_MOST + 1)
@@ -36,9 +32,24 @@ def given(path: str) -> list[dict[str, Any]]:
         found = orjson.loads(data)
     except orjson.JSONDecodeError as error:
         raise InputError(f"{path}: is no JSON ({error}); give one that `analyze --format json` wrote") from error
-    reports: list[dict[str, Any]] = found if isinstance(found, list) else [found]
+    reports = found if isinstance(found, list) else [found]
     if not reports:
         raise InputError(f"{path}: holds no report")
+    return reports
+
+
+def given(path: str) -> list[dict[str, Any]]:
+    """The reports in a file (`-`: stdin) that `analyze --format json` wrote.
+
+    Raises InputError for what `load` refuses and for what breaks the schema.
+    """
+    import orjson
+
+    try:
+        from jsonschema import Draft202012Validator
+    except ImportError as error:
+        raise InputError("to check a report, pip install 'faultproxy[ticket]' (its jsonschema)") from error
+    reports = load(path)
     schema = orjson.loads(files("faultproxy.analyzer.report").joinpath("diagnosis-v1.schema.json").read_bytes())
     check = Draft202012Validator(schema)
     for at, report in enumerate(reports, 1):

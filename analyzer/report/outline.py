@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from faultproxy.analyzer.report.clean import visible
-from faultproxy.analyzer.report.text import against, apart, headline, next_step, place
+from faultproxy.analyzer.report.text import against, apart, headline, next_step, place, proxy
 
 _STATEMENT = 500
 
@@ -53,6 +53,7 @@ def blocks(report: dict[str, Any]) -> list[Block]:
         *(_against(report["against"]) if report["against"] else ()),
         Block("paragraph", others and _text(f"Also possible: {others}")),
         Block("numbered", steps, "Next"),
+        Block("list", _proxy(report["proxy"]) if report["proxy"] else [], "Proxy"),
         Block("list", blind, "Not judged"),
         Block("code", commands, "Reproduce"),
         Block("fold", _details(report), "Sources and versions"),
@@ -115,6 +116,17 @@ def _against(found: dict[str, Any]) -> list[Block]:
         Block("table", rows, heads=("signal", "first apart", "here", "good run", "x its noise")),
         Block("table", settings, heads=("setting", "here", "good run", "why it may matter")),
     ]
+
+
+def _proxy(found: dict[str, Any]) -> list[Line]:
+    """The lines of the text report, why these weights, and what the proxy cannot show."""
+    lines = [_text(line) for line in proxy(found)]
+    if found["refused"] is None:
+        lines += [
+            _text(f"{found['weights']} weights: {found['weights_why']}"),
+            *(_text(f"not in it: {one}") for one in found["cannot_reproduce"][:6]),
+        ]
+    return lines
 
 
 def _details(report: dict[str, Any]) -> list[Block]:

@@ -110,6 +110,8 @@ def lines(report: dict[str, Any], brief: bool = False) -> Iterator[tuple[str, st
     checks = [c for c in report["next_checks"] if not (advice or "").lower().startswith(c["check"][:15])]
     for check in checks[: _CHECKS - bool(advice)]:
         yield "next", f"{check['check']} ({apart(check['separates'])}; cost: {check['cost']})"
+    if report["proxy"] and not brief:
+        yield from (("proxy", line) for line in proxy(report["proxy"]))
     if brief:
         if report["not_judged"]:
             yield "not judged", ", ".join(entry["what"] for entry in report["not_judged"])
@@ -172,6 +174,19 @@ def against(found: dict[str, Any]) -> Iterator[str]:
     if parts:
         yield f"{found['run']}: {'; '.join(parts)}"
     yield from found["warnings"]
+
+
+def proxy(found: dict[str, Any]) -> Iterator[str]:
+    """The recommended plan in a line, and what to mind of it; or why there is none."""
+    if found["refused"] is not None:
+        yield f"none planned: {found['refused']}"
+        return
+    yield f"{found['summary']}; {found['weights']} weights"
+    first = f"plan 1 of {len(found['others']) + 1}, " if found["others"] else ""
+    yield f"{first}for factor {' or '.join(found['factors'])}: {found['title']}"
+    yield f"costs are of {found['priced']}"
+    if found["note"]:
+        yield found["note"]
 
 
 def _layers(entry: dict[str, Any]) -> str:

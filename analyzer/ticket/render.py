@@ -39,11 +39,20 @@ _DEPTH = 24
 _OTHERS = 20
 _PLACEHOLDER = re.compile(r"(?:<|&lt;)(secret|host|ip|mac|email|user)-\d+(?:>|&gt;)")
 #: A reader copies what stands here, and the report may be anybody's: so only commands that look, without what writes.
-_HARMLESS = ("analyze", "faultproxy analyze", "faultproxy rules explain", "faultproxy lab show", "faultproxy lab run")
+_HARMLESS = (
+    "analyze", "faultproxy analyze", "faultproxy rules explain", "faultproxy lab show", "faultproxy lab run", "faultproxy proxy cost",
+    "faultproxy proxy plan", "faultproxy proxy check",
+)  # fmt: skip
 #: Names of the options that write: `--output`, `--force`, and the `--html` of `lab show`.
 _WRITE = {"output", "force", "page"}
-#: The one that writes: the hook's reports, to the folder `faultproxy` of the job's. Only with what says which job it is.
+#: The two that write. The hook's reports go to the folder `faultproxy` of the job's: only with what says which job it is.
 _HOOK, _REPEATS = "faultproxy hook run", {"job_dir", "exit_code", "job_id"}
+#: A proxy goes to a new folder here, which a plan names after its size: only from a local path or the hub, with what says what to cut.
+_BUILD, _RECIPE = (
+    "faultproxy proxy build",
+    {"source", "out", "layers", "experts", "budgets", "keep", "method", "weights", "seed"},
+)
+_OUT, _SOURCE = re.compile(r"proxy-\d{1,5}-layers(-\d{1,6}-experts)?"), re.compile(r"hf://[\w./@-]+|(?!.*://).+")
 _TITLE = re.compile(r"[^\w .:/+-]+")
 
 
@@ -196,7 +205,11 @@ def _words(command: str) -> list[str]:
         while isinstance(found, click.Group):
             path.append(rest.pop(0))
             found = found.get_command(click.Context(found), path[-1])
-        if found is None or " ".join(path) not in (*_HARMLESS, _HOOK) or not all(word.isprintable() for word in words):
+        if (
+            found is None
+            or " ".join(path) not in (*_HARMLESS, _HOOK, _BUILD)
+            or not all(word.isprintable() for word in words)
+        ):
             return []
         context = click.Context(found)
         options, _, _ = found.make_parser(context).parse_args(rest)
@@ -205,6 +218,12 @@ def _words(command: str) -> list[str]:
                 option.type_cast_value(context, options[str(option.name)])
     except (ValueError, IndexError, click.ClickException):
         return []
-    repeats = " ".join(path) == _HOOK
-    allowed = options.keys() <= _REPEATS if repeats else not options.keys() & _WRITE
+    match " ".join(path):
+        case str(name) if name == _HOOK:
+            allowed = options.keys() <= _REPEATS
+        case str(name) if name == _BUILD:
+            ends = _OUT.fullmatch(str(options.get("out"))) and _SOURCE.fullmatch(str(options.get("source")))
+            allowed = options.keys() <= _RECIPE and ends is not None
+        case _:
+            allowed = not options.keys() & _WRITE
     return words if allowed else []

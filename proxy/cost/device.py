@@ -37,7 +37,7 @@ class Efficiency:
     decode_flops: float = 0.5  # of peak FLOP/s while decoding
     decode_bytes: float = 0.6  # of HBM bandwidth while decoding
     link: float = 0.5  # of the link within a node, or the network between nodes, moving weights to the rollout
-    layer_floor: float = 4.2e-4  # seconds a layer and decoding step cannot fall below: launches, collectives
+    layer_floor: float = 7.2e-4  # seconds a layer and decoding step cannot fall below: launches, collectives
 
 
 @cache

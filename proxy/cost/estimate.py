@@ -182,6 +182,7 @@ def generation_seconds(s: Shape, p: Parameters, setting: Setting, devices: int, 
 def estimate(s: Shape, setting: Setting, devices: int | None = None) -> Estimate:
     """What a step takes on the smallest cluster that fits, or on a trainer group of `devices` (up to all their memory).
 
+    A rollout copy has as many devices as generate fastest: the fewest that hold it may leave hardly any room for the cache.
     Where rollout or assessment have devices of their own, their groups are those with the fewest device-hours a step.
     """
     w = setting.workload
@@ -195,6 +196,11 @@ def estimate(s: Shape, setting: Setting, devices: int | None = None) -> Estimate
             f"no layout of {devices:,} {setting.device.name} holds the model; {least:,} are the fewest that do"
         )
     layout, used, shard = found
+    if setting.placement not in _APART:
+        p, least = dims.parameters(s), shard
+        wider = [n for n in _SHARDS if n == least or least < n <= layout.devices]
+        shard = min(wider, key=lambda n: generation_seconds(s, p, setting, layout.devices, n))
+        used = held.memory(s, w, layout, setting.placement, setting.offload, shard, setting.rollout_bytes)
     copies = [shard * 2**n for n in range(11) if shard * 2**n <= max(shard, 8 * layout.devices)]
     rollouts = copies if setting.placement in _APART else [0]
     assessors = copies if w.reference + w.reward_model and setting.placement in (*_APART, "partial") else [0]
@@ -229,12 +235,12 @@ def _on(s: Shape, setting: Setting, layout: Layout, used: Memory, shard: int, ro
     return Estimate(s, p, layout, used, shard, held_groups, flops, work.depth(s, w, setting.placement), seconds)
 
 
-def document(found: Estimate) -> dict[str, Any]:
-    """An estimate as plain data: elements, bytes, FLOPs, seconds."""
+def document(found: Estimate, counted: int | None = None) -> dict[str, Any]:
+    """An estimate as plain data: elements, bytes, FLOPs, seconds; `counted` parameters are those of the checkpoint's headers."""
     p, layout = found.parameters, found.layout
     return {
         "shape": asdict(found.shape),
-        "parameters": {"total": p.total, "stored": p.stored, **asdict(p)},
+        "parameters": ({} if counted is None else {"counted": counted}) | {"total": p.total, "stored": p.stored, **asdict(p)},
         "memory_bytes": {**asdict(found.memory), "training": found.memory.training},
         "layout": asdict(layout) | {"dp": layout.dp, "experts_per_rank": found.shape.experts // layout.ep, "rollout_shard": found.shard},
         "groups": found.groups,
@@ -247,7 +253,7 @@ def document(found: Estimate) -> dict[str, Any]:
 def formulas() -> Mapping[str, str]:
     """Every formula an estimate uses, by name: its form, unit, and source as its docstring states them."""
     used = (
-        dims.attention_parameters, dims.expert_parameters, dims.parameters, held.shares, held.state_bytes, held.activation_bytes,
+        dims.attention_parameters, dims.linear_parameters, dims.expert_parameters, dims.parameters, held.shares, held.state_bytes, held.activation_bytes,
         held.logit_bytes, held.kv_bytes, held.memory, work.forward_flops, work.decode_flops, work.generation_flops, work.assessment_flops,
         work.training_flops, work.depth, work.combine, touched, decode_seconds, generation_seconds,
     )  # fmt: skip

@@ -103,9 +103,10 @@ def logit_bytes(s: Shape, tokens: float, layout: Layout) -> float:
 
 
 def kv_bytes(s: Shape, tokens: float) -> float:
-    """Bytes of bf16 KV cache of one sequence: 2 L (2 nkv hd) a token, 2 L (kvl + rope) for MLA (2405.04434); windows capped."""
-    full = s.layers - s.windowed
-    return 2 * s.kv_elements * (full * tokens + s.windowed * min(tokens, s.window))
+    """Bytes of bf16 KV cache of one sequence: 2 L (2 nkv hd) a token, 2 L (kvl + rope) for MLA (2405.04434); windows capped; linear
+    attention keeps a state of fp32 whatever the length."""
+    cached = 2 * s.kv_elements * (s.attending * tokens + s.windowed * min(tokens, s.window))
+    return cached + 4 * s.linear_layers * s.state_elements
 
 
 def memory(s: Shape, w: Workload, layout: Layout, placement: str, offload: str, shard: int, rollout_bytes: int) -> Memory:  # fmt: skip

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from faultproxy.analyzer.errors import InputError
-from faultproxy.analyzer.ingest.facts.model import MAX_LAYERS, describe
 from faultproxy.analyzer.report.clean import visible
+from faultproxy.proxy.families import Config, Keys
+from faultproxy.proxy.shape import ModelShape, number, places, read_shape, value
 
-#: Parts of a multimodal configuration that hold the language model, and dbrx's attention block.
-_INNER = ("text_config", "llm_config", "language_config", "attn_config")
-#: Families whose queries and keys are normed: over a head, or over all heads at once.
-_NORM_HEAD = {"qwen3", "qwen3_moe", "qwen3_vl_moe"}
-_NORM_ALL = {"olmoe", "flex_olmo", "minimax_m2"}
-#: Families with biases on queries, keys, values that no key states.
-_QKV_BIAS = {"qwen2", "qwen2_moe"}
-#: Families whose router adds a correction to each expert's score.
-_CORRECTED = {"deepseek_v3", "deepseek_v32", "kimi_k2", "glm4_moe", "glm_moe_dsa", "dots1", "minimax_m2"}
-#: Mixers that are not attention: their parameters have no closed form here.
-_OTHER_MIXERS = {"linear_attention", "mamba", "conv", "recurrent", "moe", "mlp"}
-_UNSUPPORTED = {"qwen3_next", "jamba", "granitemoehybrid", "nemotron_h", "kimi_linear", "bailing_hybrid", "lfm2_moe", "longcat_flash", "deepseek_v4", "jetmoe", "llama4", "llama4_text", "pangu_pro_moe", "gpt2", "gpt_neox", "opt", "bloom", "falcon", "phi", "starcoder2", "nemotron"}  # fmt: skip
-#: Families whose head is the embedding where no key says otherwise.
-_TIED = {"gemma", "gemma2", "gemma3", "gemma3_text", "cohere", "cohere2"}
+#: What configs call the sizes of a decoder; dotted: of a sub-configuration.
+_KEYS: dict[str, Keys] = {
+    "hidden": ("hidden_size", "d_model", "n_embd"),
+    "heads": ("num_attention_heads", "n_heads", "n_head"),
+    "kv_heads": ("num_key_value_heads", "num_query_groups", "attn_config.kv_n_heads"),
+    "vocab": ("vocab_size",),
+    "width": ("intermediate_size", "ffn_hidden_size", "n_inner", "ffn_config.ffn_hidden_size"),
+    "shared_width": ("shared_expert_intermediate_size", "shared_intermediate_size"),
+}
 #: Dimensions of latent attention: ours, the key, what transformers takes where it is absent.
 _LATENT = (("q_rank", "q_lora_rank", 0), ("rope_dim", "qk_rope_head_dim", 64), ("nope_dim", "qk_nope_head_dim", 128), ("value_dim", "v_head_dim", 128))  # fmt: skip
-_LIMIT = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -60,6 +55,11 @@ class Shape:
     qk_norm: int = 0
     shared_gate: bool = False
     correction: bool = False
+    output_gate: bool = False
+    linear_layers: int = 0
+    linear_heads: tuple[int, int] = (0, 0)
+    linear_dims: tuple[int, int] = (0, 0)
+    convolution: int = 0
 
     @property
     def latent(self) -> bool:
@@ -75,6 +75,18 @@ class Shape:
     def decode_dims(self) -> int:
         """As `score_dims` while decoding; MLA then attends in its latent space (arXiv 2405.04434, section 2.1)."""
         return self.heads * (2 * self.kv_rank + self.rope_dim) if self.latent else self.score_dims
+
+    @property
+    def attending(self) -> int:
+        """Layers that attend to all of their context; the others see a window or keep a state."""
+        return self.layers - self.windowed - self.linear_layers
+
+    @property
+    def state_elements(self) -> int:
+        """Elements a sequence keeps in one layer of linear attention, whatever its length: a key x value matrix a value head, and
+        the last inputs of the convolution."""
+        (keys, values), (key, value) = self.linear_heads, self.linear_dims
+        return values * key * value + (2 * keys * key + values * value) * max(0, self.convolution - 1)
 
     @property
     def kv_elements(self) -> int:
@@ -109,65 +121,85 @@ class Parameters:
         return self.total + self.mtp + self.mtp_copies
 
 
-def shape_of(config: Mapping[str, Any]) -> Shape:
-    """The dimensions that a `config.json` states; raises InputError where one that matters is missing or absurd."""
-    keys = dict(config)
-    for name in _INNER:
-        if isinstance(inner := config.get(name), Mapping):
-            keys.update((key, value) for key, value in inner.items() if value is not None)
-    facts = {name.removeprefix("model."): value for name, value in describe(config).items()}
-    family = str(facts.get("family", "unknown"))
-    listed = keys.get("layer_types") or keys.get("layers_block_type")
-    kinds = [kind for kind in listed if isinstance(kind, str)] if isinstance(listed, list) else []
-    other = sorted(_OTHER_MIXERS.intersection(kinds))
-    if family in _UNSUPPORTED or other:
+def shape_of(config: Config) -> Shape:
+    """The dimensions of a decoder with grouped-query or latent attention and gated feed-forward blocks.
+
+    Raises:
+        InputError: The family is unknown or has no closed form, or a size that matters is missing or absurd.
+    """
+    model = read_shape(config)
+    family, layers = model.family, model.layers
+    other = sorted(set(model.attention) - set(family.attends) - ({"linear_attention"} if family.gated_delta else set()))
+    if family.uncounted or other:
         raise InputError(
-            f"{visible(family, 40)}{f' with layers of {other[0]}' if other else ''}: no closed form for its layers; decoders with grouped-query or latent "
-            "attention and gated feed-forward blocks have one"
+            f"{family.name} has {family.uncounted or f'layers of {visible(other[0], 40)}'}: no closed form; decoders with grouped-query or "
+            "latent attention and gated feed-forward blocks have one"
         )
 
-    def whole(names: str, default: int | None = None) -> int:
-        found = facts.get(names)
-        for name in (names, *names.split("|")):
-            found = keys.get(name) if found is None else found
-        if found is None and default is not None:
-            return default
-        if type(found) is not int or not 0 <= found <= _LIMIT:
-            raise InputError(
-                f"{names.split('|')[0]} is {visible(repr(found), 40)}: a whole number from 0 to {_LIMIT:,} is needed in the model's config.json"
-            )
-        return found
+    def size(keys: Keys, default: int | None = None) -> int:
+        return number(config, family, keys, default)
 
-    layers, hidden, heads = whole("layers"), whole("hidden"), whole("heads")
-    if not 0 < layers <= MAX_LAYERS or not hidden or not heads:
+    hidden, heads = size(_KEYS["hidden"]), size(_KEYS["heads"])
+    experts, top_k, routed = max(model.experts), max(model.top_k), len(model.sparse)
+    if routed and not 0 < top_k <= experts:
+        raise InputError(f"{top_k:,} of {experts:,} experts a token: 1 to all of them can be picked")
+    expert_width = _widest(config, model) if routed else 0
+    shared = size(family.shared_count, 0) * expert_width if family.shared_count else 0
+    rank, head_dim = size(("kv_lora_rank",), 0), size(("head_dim",), hidden // max(1, heads))
+    kv_heads, window = size(_KEYS["kv_heads"], heads), size(("sliding_window",), 0)
+    if not (hidden and heads and (rank or kv_heads * head_dim)):
         raise InputError(
-            f"{layers:,} layers of {hidden:,} with {heads:,} heads: 1 to {MAX_LAYERS:,} layers, and at least 1 of the others, make a model"
+            f"{hidden:,} wide with {heads:,} heads and {kv_heads:,} of keys, {head_dim:,} wide: at least 1 of each makes a model"
         )
-    rank = whole("kv_lora_rank", 0)
-    experts = whole("experts", 0)
-    routing = facts.get("moe_layers", list(range(layers)))
-    routed = len(routing) if experts > 1 else 0
-    if routed and not 0 < whole("top_k") <= experts:
-        raise InputError(f"{whole('top_k'):,} of {experts:,} experts a token: 1 to all of them can be picked")
-    width = whole("intermediate_size|ffn_hidden_size|n_inner", 0) or (0 if routed == layers else 4 * hidden)
-    expert_width = whole("width", 0) if routed else 0
-    shared = whole("shared_experts", 0) * expert_width if routed else 0
-    shared = whole("shared_expert_intermediate_size|shared_intermediate_size", shared) if routed else 0
-    head_dim = whole("head_dim", hidden // heads)
-    window = whole("sliding_window", 0)
-    normed = family in _NORM_HEAD or bool(keys.get("use_qk_norm")) and family == "glm4_moe"
-    kv_heads = whole("kv_heads", whole("kv_n_heads", heads))
-    bias = bool(keys.get("attention_bias"))
-    latent = {name: whole(key, default) for name, key, default in _LATENT} if rank else {}
+    biased = bool(value(config, family, ("attention_bias",)))
+    latent: dict[str, Any] = {name: size((key,), default) for name, key, default in _LATENT} if rank else {}
+    normed = (
+        family.qk_norm
+        if family.qk_norm in ("head", "all")
+        else "head" * bool(family.qk_norm and value(config, family, (family.qk_norm,)))
+    )
+    # Around a language model that says otherwise, the whole model's word counts: its loader ties or not.
+    tied = next(
+        (holder[last] for _, holder, last in reversed(places(config, family, ("tie_word_embeddings",)))), family.tied
+    )
     return Shape(
-        family, layers, hidden, heads, kv_heads, head_dim, whole("vocab"), width,
-        moe_layers=routed, experts=experts if routed else 0, top_k=whole("top_k") if routed else 0, expert_width=expert_width, shared_width=shared,
-        tied=bool(keys.get("tie_word_embeddings", family in _TIED)), mtp=whole("mtp_layers", 0),
-        window=window, windowed=kinds.count("sliding_attention") if window else 0, kv_rank=rank, **latent,
-        qkv_bias=bias or family in _QKV_BIAS, all_bias=bias and family == "gpt_oss",
-        qk_norm=2 * head_dim if normed else (heads + kv_heads) * head_dim if family in _NORM_ALL else 0,
-        shared_gate=family == "qwen2_moe", correction=family in _CORRECTED or keys.get("topk_method") == "noaux_tc",
+        family.name, layers, hidden, heads, kv_heads, head_dim, size(_KEYS["vocab"]), size(_KEYS["width"], 0 if routed == layers else 4 * hidden),
+        moe_layers=routed, experts=experts, top_k=top_k, expert_width=expert_width,
+        shared_width=size(_KEYS["shared_width"], shared) if routed else 0, tied=bool(tied), mtp=model.mtp_layers,
+        window=window, windowed=model.attention.count("sliding_attention") if window else 0,
+        kv_rank=rank, **latent,
+        qkv_bias=biased or family.qkv_bias, all_bias=biased and family.expert_bias,
+        qk_norm={"head": 2 * head_dim, "all": (heads + kv_heads) * head_dim}.get(normed, 0),
+        shared_gate="shared_expert_gate" in family.shared, correction=any("bias" in part for part in family.router) and not family.expert_bias,
+        **(_linear(size, model) if family.gated_delta else {}),
     )  # fmt: skip
+
+
+def _linear(size: Callable[[Keys], int], model: ModelShape) -> dict[str, Any]:
+    """Sizes of Gated DeltaNet (arXiv 2412.06464) as Qwen3-Next and Qwen3.5 mix it with gated attention."""
+
+    def pair(*keys: str) -> tuple[int, int]:
+        return size((keys[0],)), size((keys[1],))
+
+    return {
+        "output_gate": True,
+        "linear_layers": model.attention.count("linear_attention"),
+        "linear_heads": pair("linear_num_key_heads", "linear_num_value_heads"),
+        "linear_dims": pair("linear_key_head_dim", "linear_value_head_dim"),
+        "convolution": size(("linear_conv_kernel_dim",)),
+    }
+
+
+def _widest(config: Config, model: ModelShape) -> int:
+    """The width of an expert; of a list of one a layer, the greatest."""
+    found = value(config, model.family, model.family.expert_width)
+    if isinstance(found, list) and found and all(type(width) is int for width in found):
+        found = max(found)
+    if type(found) is not int or not 0 < found < 1_000_000:
+        raise InputError(
+            f"{' or '.join(model.family.expert_width)} = {visible(str(found), 60)}; needed is the width of an expert"
+        )
+    return found
 
 
 def attention_parameters(s: Shape) -> int:
@@ -183,7 +215,18 @@ def attention_parameters(s: Shape) -> int:
         return queries + keys + s.heads * s.value_dim * s.hidden
     query, key = s.heads * s.head_dim, s.kv_heads * s.head_dim
     bias = (query + 2 * key) * s.qkv_bias + (s.hidden + s.heads) * s.all_bias  # gpt-oss: output bias and sinks
-    return 2 * s.hidden * query + 2 * s.hidden * key + bias + s.qk_norm
+    return (2 + s.output_gate) * s.hidden * query + 2 * s.hidden * key + bias + s.qk_norm
+
+
+def linear_parameters(s: Shape) -> int:
+    """Parameters of one layer's Gated DeltaNet, in elements, with k and v the widths of all key and of all value heads.
+
+    H (2 k + 2 v) + 2 H nv (projections, with the output gate, decay, and step), (2 k + v) c (convolution), 2 nv + dv (decay, step, norm),
+    v H (output). Source: the modules of transformers' Qwen3NextGatedDeltaNet.
+    """
+    (keys, values), (key, value) = s.linear_heads, s.linear_dims
+    k, v = keys * key, values * value
+    return s.hidden * (2 * k + 2 * v + 2 * values) + (2 * k + v) * s.convolution + 2 * values + value + v * s.hidden
 
 
 def expert_parameters(s: Shape) -> int:
@@ -202,10 +245,11 @@ def parameters(s: Shape) -> Parameters:
     router = s.experts * (h + s.correction + s.all_bias)
     dense = s.layers - s.moe_layers
     table = s.vocab * h
-    active = s.layers * attention + dense * 3 * h * s.dense_width + s.moe_layers * (s.top_k * expert + shared + router)
+    mixers = (s.layers - s.linear_layers) * attention + s.linear_layers * linear_parameters(s)
+    active = mixers + dense * 3 * h * s.dense_width + s.moe_layers * (s.top_k * expert + shared + router)
     module = attention + 2 * h + (s.experts * expert + shared + router if s.experts else 3 * h * s.dense_width)
     return Parameters(
-        table, 0 if s.tied else table, s.layers * attention, dense * 3 * h * s.dense_width, s.moe_layers * s.experts * expert,
+        table, 0 if s.tied else table, mixers, dense * 3 * h * s.dense_width, s.moe_layers * s.experts * expert,
         s.moe_layers * shared, s.moe_layers * router, h + 2 * h * s.layers, s.mtp * (module + 2 * h * h + 3 * h), s.mtp * 2 * table,
         active + table,
     )  # fmt: skip

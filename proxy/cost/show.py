@@ -47,11 +47,11 @@ def render(found: Sequence[Mapping[str, Any]], setting: Setting, formulas: Mappi
     said = (
         f"The update fills {e.memory:.0%} of memory at most, the rollout {e.rollout:.0%}. Training reaches {e.train:.0%} of peak, forward "
         f"passes {e.forward:.0%}; decoding {e.decode_bytes:.0%} of bandwidth, {e.decode_flops:.0%} of peak, and no less than "
-        f"{e.layer_floor * 1e3:g} ms a layer and token. Device counts lie within 2x of published clusters; seconds may be off by 8x (docs/cost.md)."
+        f"{e.layer_floor * 1e3:g} ms a layer and token. Device counts lie within 2x of published clusters; seconds may be off by 7x (docs/cost.md)."
     )
     lines += ["", "assumed", *wrap(said, 110, initial_indent="  ", subsequent_indent="  "), "device"]
     lines += [f"  {source}" for source in d.sources]
-    lines.append("formulas")
+    lines += ["formulas"] if formulas else []
     for name, text in formulas.items():
         lines += wrap(f"{name}: {text}", 110, initial_indent="  ", subsequent_indent="    ")
     return "\n".join(lines) + "\n"

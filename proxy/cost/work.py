@@ -58,9 +58,14 @@ def workload(algorithm: str, **changes: int | str | bool) -> Workload:
 
 
 def context_flops(s: Shape, context: float, dims: int) -> float:
-    """Attention FLOPs of one token over `context` earlier ones, all layers: 2 c dims a layer, windowed layers capped."""
-    full = s.layers - s.windowed
-    return 2 * dims * (full * context + s.windowed * min(context, s.window))
+    """Attention FLOPs of one token over `context` earlier ones, all layers: 2 c dims a layer, windowed layers capped.
+
+    A layer of linear attention reads, corrects, and writes its state, 6 FLOPs an element (the recurrent form of arXiv 2412.06464).
+    """
+    return (
+        2 * dims * (s.attending * context + s.windowed * min(context, s.window))
+        + 6 * s.linear_layers * s.state_elements
+    )
 
 
 def forward_flops(s: Shape, tokens: int) -> float:

@@ -23,7 +23,8 @@ YAMLS = (
     "default_config.yaml",
 )
 WANDB = "wandb-metadata.json"
-JSONS = ("config.json", "args.json", WANDB)
+#: The folders are where a job keeps its model, and where verl and Megatron-Bridge put the configuration of a checkpoint.
+JSONS = ("config.json", "model/config.json", "huggingface/config.json", "hf/config.json", "args.json", WANDB)
 CARD = "README.md"
 _DEEPSPEED = lazy(
     r"(?:(?:ds|deepspeed)[_-]?(?:conf|z\d|zero)|zero[_-]?\d|stage[_-]?\d)[\w.-]{0,60}\.json$", re.IGNORECASE
@@ -53,9 +54,7 @@ def beside(folder: Path, files: list[Path], alone: bool) -> Neighbours:
     for place in folders:
         inside = place.resolve()
         names = _names(place)
-        fixed = [
-            name for name in (*YAMLS, *JSONS, CARD) if name in names or names == [] or "/" in name and ".hydra" in names
-        ]
+        fixed = [name for name in (*YAMLS, *JSONS, CARD) if name.partition("/")[0] in names or names == []]
         for name in fixed:
             path = place / name
             group = found.jsons if name in JSONS else found.cards if name == CARD else found.yamls
