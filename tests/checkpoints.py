@@ -10,6 +10,15 @@ from typing import Any
 
 HIDDEN, WIDTH = 8, 4
 Entry = tuple[str, list[int]]
+#: What lies beside the weights and goes along.
+SIDE_FILES = (
+    "tokenizer.json",
+    "generation_config.json",
+    "chat_template.jinja",
+    "modeling_mine.py",
+    "merges.txt",
+    "LICENSE",
+)
 
 
 def write_shard(path: Path, tensors: dict[str, tuple[str, list[int], bytes]]) -> None:
@@ -60,14 +69,7 @@ def moe(
     weights = {name: file for file, names in shards.items() for name in names}
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weights}))
     if files:
-        for name in (
-            "tokenizer.json",
-            "generation_config.json",
-            "chat_template.jinja",
-            "modeling_mine.py",
-            "merges.txt",
-            "LICENSE",
-        ):
+        for name in SIDE_FILES:
             (folder / name).write_text(f"the text of {name}")
         for name in ("README.md", "optimizer.pt", "trainer_state.json"):
             (folder / name).write_text("not of the model")

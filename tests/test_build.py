@@ -55,21 +55,13 @@ def test_a_proxy_has_the_kept_tensors_under_new_numbers_and_the_small_files_as_t
     assert proxy.config["num_experts"] == 4 and proxy.config["num_hidden_layers"] == 3
     index = json.loads((tmp_path / "proxy" / "model.safetensors.index.json").read_text())
     assert index["metadata"]["total_size"] == sum(tensor.stop - tensor.start for tensor in proxy.tensors.values())
-    copied = {
-        "tokenizer.json",
-        "generation_config.json",
-        "chat_template.jinja",
-        "modeling_mine.py",
-        "merges.txt",
-        "LICENSE",
-    }
     here = contents(tmp_path / "proxy")
-    assert here.keys() == copied | set(index["weight_map"].values()) | {
+    assert here.keys() == set(checkpoints.SIDE_FILES) | set(index["weight_map"].values()) | {
         "config.json",
         "model.safetensors.index.json",
         "proxy.json",
     }
-    assert all(here[name] == (tmp_path / "whole" / name).read_bytes() for name in copied)
+    assert all(here[name] == (tmp_path / "whole" / name).read_bytes() for name in checkpoints.SIDE_FILES)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["proxy", "whole"]
 
 

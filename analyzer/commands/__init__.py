@@ -6,6 +6,9 @@ from collections.abc import Sequence
 
 import click
 
+#: The option of every command that answers as text or as JSON.
+FORMAT = click.option("--format", "format_", type=click.Choice(("text", "json")), default="text", show_default=True, help="How the answer is written.")  # fmt: skip
+
 
 def count(number: int, noun: str) -> str:
     """`1 rule`, `2 rules`, `1,024 rules`."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from faultproxy.analyzer.catalogue import CAUSES, FACTORS, FAILURE_TYPES
-from faultproxy.analyzer.commands import count, table
+from faultproxy.analyzer.commands import FORMAT, count, table
 from faultproxy.analyzer.errors import InputError
 from faultproxy.analyzer.report.clean import visible
 
@@ -23,7 +23,6 @@ _TYPES = (*(kind for kinds in FAILURE_TYPES.values() for kind in kinds), "health
 _SPAN = re.compile(r"(\d{1,4})([hdw])")
 _UNITS = {"h": "hours", "d": "days", "w": "weeks"}
 _LAKE = click.option("--lake", required=True, envvar="FAULTPROXY_LAKE", metavar="URL", help="Folder or fsspec URL of the lake; $FAULTPROXY_LAKE when not given.")  # fmt: skip
-_FORMAT = click.option("--format", "format_", type=click.Choice(("text", "json")), default="text", show_default=True, help="Form of the answer.")  # fmt: skip
 _FILTERS = (
     click.option("--text", metavar="TEXT", help="Only those whose report or job holds this text, in any case."),
     click.option("--job", metavar="ID", help="Only this job."),
@@ -50,7 +49,7 @@ def incidents() -> None:
 @_LAKE
 @_filtered
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="At most this many.")
-@_FORMAT
+@FORMAT
 def list_(lake: str, limit: int, format_: str, **filters: Any) -> None:
     """List incidents, the newest first.
 
@@ -75,7 +74,7 @@ def list_(lake: str, limit: int, format_: str, **filters: Any) -> None:
 @incidents.command()
 @click.argument("incident", metavar="ID")
 @_LAKE
-@_FORMAT
+@FORMAT
 def show(incident: str, lake: str, format_: str) -> None:
     """Show one incident: its report, its job, and its labels. The beginning of an id is enough.
 
@@ -105,7 +104,7 @@ def show(incident: str, lake: str, format_: str) -> None:
 @incidents.command()
 @_LAKE
 @_filtered
-@_FORMAT
+@FORMAT
 def stats(lake: str, format_: str, **filters: Any) -> None:
     """Count failures by type, factor, week, and framework, and name those that recur.
 
@@ -162,7 +161,7 @@ def label(incident: str, lake: str, failure_type: str, factor: str | None, cause
 @_LAKE
 @click.option("--keep", type=click.IntRange(0), metavar="DAYS", help="Also remove the incidents of days that ended longer ago; labels stay. Lists them only, without --yes.")  # fmt: skip
 @click.option("--yes", is_flag=True, help="Really remove what --keep lists.")
-@_FORMAT
+@FORMAT
 def compact(lake: str, keep: int | None, yes: bool, format_: str) -> None:
     """Merge the files of each day, beside writers and readers, without losing any.
 

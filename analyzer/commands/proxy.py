@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from faultproxy.analyzer.commands import FORMAT
 from faultproxy.analyzer.commands.proxy_build import build, check
 from faultproxy.analyzer.commands.proxy_calibrate import calibrate
 from faultproxy.analyzer.commands.proxy_plan import plan
@@ -35,14 +36,7 @@ def proxy() -> None:
 )
 @workload
 @click.option("--formulas", "explain", is_flag=True, help="Print each formula with its source, below the tables.")
-@click.option(
-    "--format",
-    "format_",
-    type=click.Choice(("text", "json")),
-    default="text",
-    show_default=True,
-    help="How the estimate is written.",
-)
+@FORMAT
 def cost(config: str, against: str | None, devices: int | None, explain: bool, format_: str, **given: Any) -> None:
     """Estimate parameters, memory, devices, and device-hours a step of the model in CONFIG.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from faultproxy.analyzer.commands import FORMAT
 from faultproxy.analyzer.errors import InputError
 from faultproxy.proxy.recipe import METHODS, WEIGHTS
 
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 
     from faultproxy.proxy.build import Built
     from faultproxy.proxy.recipe import Recipe
-
-_FORMAT = click.option("--format", "format_", type=click.Choice(("text", "json")), default="text", show_default=True, help="How the result is written.")  # fmt: skip
 
 
 # fmt: off
@@ -36,7 +35,7 @@ _FORMAT = click.option("--format", "format_", type=click.Choice(("text", "json")
 @click.option("--plan", metavar="FILE", help="Build what FILE plans, a JSON of `proxy plan` or a report of `analyze`, in place of the options above.")
 @click.option("--number", type=click.IntRange(1, 1000), default=1, show_default=True, help="Which plan of --plan FILE.")
 @click.option("--force", is_flag=True, help="Replace another proxy at OUT.")
-@_FORMAT
+@FORMAT
 def build(
     source: str, out: str, layers: str | None, experts: int | None, budgets: tuple[str, ...], keep: tuple[str, ...], method: str, calibration: str | None,
     weights: str, seed: int, diagnosis: str | None, plan: str | None, number: int, force: bool, format_: str,
@@ -93,7 +92,7 @@ def build(
 @click.argument("out", type=click.Path(file_okay=False))
 @click.option("--source", metavar="WHERE", help="What it was cut from: compare bytes with it, at 64 places.")
 @click.option("--all", "everything", is_flag=True, help="Compare every byte with --source.")
-@_FORMAT
+@FORMAT
 def check(out: str, source: str | None, everything: bool, format_: str) -> None:
     """Check that the folder OUT is the proxy that `proxy build` made.
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from faultproxy.analyzer.commands import FORMAT
 from faultproxy.analyzer.errors import InputError
 from faultproxy.analyzer.report.clean import visible
 
@@ -20,7 +21,7 @@ from faultproxy.analyzer.report.clean import visible
 @click.option("--tokens", type=click.IntRange(1, 1 << 30), default=1 << 18, show_default=True, help="Stop after as many tokens.")
 @click.option("--device", default="cpu", show_default=True, help="cpu, cuda, or npu.")
 @click.option("--force", is_flag=True, help="Overwrite FILE when it exists.")
-@click.option("--format", "format_", type=click.Choice(("text", "json")), default="text", show_default=True, help="How the result is written.")
+@FORMAT
 def calibrate(model: str, texts: tuple[str, ...], output: str, tokens: int, device: str, force: bool, format_: str) -> None:
     # fmt: on
     """Count what TEXT does in the routers of MODEL, to choose experts by.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from faultproxy.analyzer.catalogue import CAUSES
+from faultproxy.analyzer.commands import FORMAT
 from faultproxy.analyzer.commands.workload import read_config, workload
 from faultproxy.analyzer.errors import InputError
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 @click.option("--memory", type=click.FloatRange(1, 10_000), metavar="GB", help="Memory of a device, instead of the device's own.")
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Budget: seconds of a step.")
 @workload
-@click.option("--format", "format_", type=click.Choice(("text", "json")), default="text", show_default=True, help="How the plans are written.")
+@FORMAT
 @click.option("--output", "-o", type=click.Path(dir_okay=False), help="Write to this file instead of stdout.")
 @click.option("--force", is_flag=True, help="Overwrite --output when it exists.")
 @click.pass_context

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from faultproxy.analyzer.commands import count, table
+from faultproxy.analyzer.commands import FORMAT, count, table
 from faultproxy.analyzer.errors import InputError, RuleError, no_such
 
 if TYPE_CHECKING:
@@ -20,14 +20,7 @@ def rules() -> None:
 
 
 @rules.command("list")
-@click.option(
-    "--format",
-    "format_",
-    type=click.Choice(("text", "json")),
-    default="text",
-    show_default=True,
-    help="Form of the list.",
-)
+@FORMAT
 def list_(format_: str) -> None:
     """List every rule: id, failure type, status, severity, title.
 
