@@ -8,6 +8,7 @@ stale alias is refused and never resolved by guessing.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from faultproxy.analyzer.errors import InputError
@@ -47,6 +48,11 @@ class ModelShape:
     mtp_layers: int
     renormalised: bool
     quantisation: str
+
+    @cached_property
+    def placed(self) -> dict[str, Place]:
+        """What `place` has found, by name: choosing, cutting, and checking ask for each tensor again."""
+        return {}
 
     @property
     def sparse(self) -> tuple[int, ...]:
@@ -132,6 +138,12 @@ def place(shape: ModelShape, name: str) -> Place:
     Raises:
         InputError: The name speaks of experts or a router in a way that the family's row does not know: guessing would leave it uncut.
     """
+    if (known := shape.placed.get(name)) is None:
+        known = shape.placed[name] = _place(shape, name)
+    return known
+
+
+def _place(shape: ModelShape, name: str) -> Place:
     family = shape.family
     if name.startswith(family.mtp_prefixes):
         return Place("mtp")

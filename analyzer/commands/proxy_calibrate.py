@@ -35,7 +35,7 @@ def calibrate(model: str, texts: tuple[str, ...], output: str, tokens: int, devi
       faultproxy proxy calibrate OLMoE-1B-7B/ prompts.jsonl -o table.parquet
       faultproxy proxy build OLMoE-1B-7B/ proxy/ --experts 32 --calibration table.parquet
     """
-    if missing := [name for name in ("torch", "transformers", "numpy") if find_spec(name) is None]:
+    if missing := [name for name in ("torch", "transformers") if find_spec(name) is None]:
         raise InputError(f"this needs {' and '.join(missing)}, not installed here; run pip install 'faultproxy[proxy]'")
     from faultproxy.proxy.choose import collect
     from faultproxy.proxy.choose.calibration import write_calibration

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -18,11 +18,13 @@ from faultproxy.proxy.cost.work import Workload
 
 #: Servers beyond the first: powers of two and their halves between, as clusters are bought.
 _SERVERS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-_PIPELINES = (1, 2, 3, 4, 6, 8, 12, 16)
+PIPELINES = (1, 2, 3, 4, 6, 8, 12, 16)
 _TENSORS = (1, 2, 4, 8)
 #: Placements whose rollout has devices of its own.
 _APART = ("disaggregated", "asynchronous")
 _SHARDS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+#: A layout, what a device holds in it, and the devices of a rollout copy.
+Fitted = tuple[Layout, Memory, int]
 
 
 #: Steps of the sum over a response.
@@ -87,7 +89,7 @@ def layouts(s: Shape, devices: int, device: Device, sequence: int) -> Iterator[L
     found = [
         Layout(devices, tp, pp, cp, ep)
         for tp in _TENSORS
-        for pp in _PIPELINES
+        for pp in PIPELINES
         for cp in contexts
         for ep in experts
         if tp <= device.node
@@ -107,8 +109,9 @@ def rollout_shard(s: Shape, setting: Setting) -> int:
     )
 
 
-def fit(s: Shape, setting: Setting, devices: int, share: float) -> tuple[Layout, Memory, int] | None:
-    """The least split layout of that many devices that fits in a share of their memory, and the devices a rollout copy has.
+def fit(s: Shape, setting: Setting, devices: int, share: float, among: Sequence[Layout] | None = None) -> Fitted | None:
+    """The least split layout of that many devices (the first `among` those given) that fits in a share of their memory, what it
+    holds, and the devices a rollout copy has.
 
     None where none fits. A rollout copy is spread wider than it need be only where it stands beside the update.
     """
@@ -118,14 +121,15 @@ def fit(s: Shape, setting: Setting, devices: int, share: float) -> tuple[Layout,
     for shard in (shard for shard in _SHARDS if shard == least or (shard > least and resident)):
         if shard > devices and not apart:
             return None
-        for layout in layouts(s, devices, setting.device, w.sequence):
+        tried = layouts(s, devices, setting.device, w.sequence) if among is None else (x for x in among if x.valid(s))
+        for layout in tried:
             used = held.memory(s, w, layout, setting.placement, setting.offload, shard, setting.rollout_bytes)
             if used.training <= room:
                 return layout, used, shard
     return None
 
 
-def smallest(s: Shape, setting: Setting) -> tuple[Layout, Memory, int]:
+def smallest(s: Shape, setting: Setting) -> Fitted:
     """The fewest devices on which the update and one rollout copy fit, their layout, memory, and the rollout shard."""
     for devices in sizes(setting.device):
         if found := fit(s, setting, devices, setting.efficiency.memory):
@@ -180,12 +184,7 @@ def generation_seconds(s: Shape, p: Parameters, setting: Setting, devices: int, 
 
 
 def estimate(s: Shape, setting: Setting, devices: int | None = None) -> Estimate:
-    """What a step takes on the smallest cluster that fits, or on a trainer group of `devices` (up to all their memory).
-
-    A rollout copy has as many devices as generate fastest: the fewest that hold it may leave hardly any room for the cache.
-    Where rollout or assessment have devices of their own, their groups are those with the fewest device-hours a step.
-    """
-    w = setting.workload
+    """What a step takes on the smallest cluster that fits, or on a trainer group of `devices` (up to all their memory)."""
     share = setting.efficiency.memory
     found = (
         smallest(s, setting) if devices is None else fit(s, setting, devices, share) or fit(s, setting, devices, 1.0)
@@ -195,7 +194,16 @@ def estimate(s: Shape, setting: Setting, devices: int | None = None) -> Estimate
         raise InputError(
             f"no layout of {devices:,} {setting.device.name} holds the model; {least:,} are the fewest that do"
         )
-    layout, used, shard = found
+    return estimate_in(s, setting, *found)
+
+
+def estimate_in(s: Shape, setting: Setting, layout: Layout, used: Memory, shard: int) -> Estimate:
+    """What a step takes in a layout that `fit` found.
+
+    A rollout copy has as many devices as generate fastest: the fewest that hold it may leave hardly any room for the cache.
+    Where rollout or assessment have devices of their own, their groups are those with the fewest device-hours a step.
+    """
+    w = setting.workload
     if setting.placement not in _APART:
         p, least = dims.parameters(s), shard
         wider = [n for n in _SHARDS if n == least or least < n <= layout.devices]

@@ -6,18 +6,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from faultproxy.analyzer.errors import InputError
-from faultproxy.proxy.cost import memory as held
-from faultproxy.proxy.cost.estimate import Estimate, Setting, estimate, fit, rollout_shard, sizes
+from faultproxy.proxy.cost.estimate import PIPELINES, Estimate, Setting, estimate_in, fit, sizes
 from faultproxy.proxy.cost.memory import Layout
 from faultproxy.proxy.cost.shape import Shape
 from faultproxy.proxy.plan.question import Degrees
-
-#: Placements whose rollout has devices of its own; the estimate chooses those.
-_APART = ("disaggregated", "asynchronous")
-#: Rollout copies that are tried: the fewest devices, and so many doublings.
-_WIDER = 5
-#: Stages of a pipeline that are tried, up to the original's.
-_PIPELINES = (1, 2, 3, 4, 6, 8, 12, 16)
 
 
 @dataclass(frozen=True)
@@ -34,11 +26,15 @@ class Budget:
 
 @dataclass(frozen=True)
 class Price:
-    """An estimate on the fewest devices that fit, its layout, and whether the budget holds it."""
+    """An estimate on the fewest devices that fit, and whether the budget holds it."""
 
     estimate: Estimate
-    layout: Layout
     fits: bool
+
+    @property
+    def layout(self) -> Layout:
+        """The trainer's parallel layout."""
+        return self.estimate.layout
 
     @property
     def parameters(self) -> int:
@@ -71,13 +67,13 @@ def price(shape: Shape, setting: Setting, degrees: Degrees | None, budget: Budge
     """
     smallest: Price | None = None
     for devices in sizes(setting.device):
-        if (layout := _layout(shape, setting, degrees, devices)) is None:
+        among = (
+            [Layout(devices, degrees.tp, pp, degrees.cp, degrees.ep) for pp in _stages(degrees.pp)] if degrees else None
+        )
+        if (fitted := fit(shape, setting, devices, setting.efficiency.memory, among)) is None:
             continue
-        try:
-            found = estimate(shape, setting, devices)
-        except InputError:  # a layout that the estimate does not try
-            continue
-        price = Price(found, layout, budget.holds(found))
+        found = estimate_in(shape, setting, *fitted)
+        price = Price(found, budget.holds(found))
         smallest = smallest or price
         if price.fits or budget.seconds is None or found.devices > (budget.devices or found.devices):
             return price if price.fits else smallest
@@ -89,23 +85,6 @@ def price(shape: Shape, setting: Setting, degrees: Degrees | None, budget: Budge
     return smallest
 
 
-def _shards(least: int, devices: int) -> list[int]:
-    return [least << n for n in range(_WIDER) if least << n <= max(least, devices)]
-
-
-def _layout(shape: Shape, setting: Setting, degrees: Degrees | None, devices: int) -> Layout | None:
-    """The layout with the fewest stages that fits, with the rollout copy on more devices where it stands beside the update."""
-    share = setting.efficiency.memory
-    if degrees is None:
-        found = fit(shape, setting, devices, share)
-        return found[0] if found else None
-    least, room = rollout_shard(shape, setting), share * setting.device.memory
-    if least > devices and setting.placement not in _APART:
-        return None
-    w, stages = setting.workload, sorted({pp for pp in (*_PIPELINES, degrees.pp) if pp <= degrees.pp})
-    for layout in (Layout(devices, degrees.tp, pp, degrees.cp, degrees.ep) for pp in stages):
-        for shard in _shards(least, devices) if layout.valid(shape) else ():
-            used = held.memory(shape, w, layout, setting.placement, setting.offload, shard, setting.rollout_bytes)
-            if used.training <= room:
-                return layout
-    return None
+def _stages(most: int) -> list[int]:
+    """Stages of a pipeline that are tried, up to the original's."""
+    return sorted({pp for pp in (*PIPELINES, most) if pp <= most})
